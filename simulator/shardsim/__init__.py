@@ -1,0 +1,1 @@
+"""shardsim predicts how a transformer trains on a GPU cluster."""

@@ -1,0 +1,1 @@
+"""Measurements in, fitted constants out (as tables and profile YAML). Never runs inside a simulation."""

@@ -1,0 +1,1 @@
+"""The only place where work meets machine: prices as arrays over layouts, tasks on streams for one layout."""

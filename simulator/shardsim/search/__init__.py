@@ -1,0 +1,1 @@
+"""Sweeps over many layouts and GPU counts."""

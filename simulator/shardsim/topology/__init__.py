@@ -1,0 +1,1 @@
+"""Fabrics as graphs, placement of ranks, and the GroupShape of each axis."""

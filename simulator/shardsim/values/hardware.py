@@ -1,0 +1,240 @@
+"""Machines: a device, a link, a cluster, and the shape in which a group of ranks lies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardsim.values.num import Num
+from shardsim.values.provenance import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU.
+
+    Parameters
+    ----------
+    name : str
+        Catalog name, such as ``a100-sxm-80gb``.
+    memory_bytes : float
+        Device memory [bytes].
+    memory_bandwidth : float
+        Datasheet memory bandwidth [bytes/s].
+    peak_flops : mapping of str to float
+        Dense datasheet peak by data type [FLOP/s]: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``.
+    multiprocessors : int
+        Streaming multiprocessors (-).
+    power : float
+        Board power limit [W].
+    compute_profile : str
+        Name of the calibration profile that holds this device's achieved efficiencies.
+    source : str
+        Datasheet.
+    """
+
+    name: str
+    memory_bytes: float
+    memory_bandwidth: float
+    peak_flops: Mapping[str, float]
+    multiprocessors: int
+    power: float
+    compute_profile: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One class of link. Bandwidth is per direction, always.
+
+    Parameters
+    ----------
+    name : str
+        ``nvlink``, ``pcie``, ``nic`` ... and the product, such as ``InfiniBand HDR``.
+    bandwidth : float
+        Datasheet bandwidth per direction [bytes/s]: of one GPU's whole port set for NVLink, of one adapter for a NIC.
+    latency : float
+        Latency of one hop [s].
+    source : str
+        Datasheet.
+    """
+
+    name: str
+    bandwidth: float
+    latency: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster of equal nodes under a leaf-spine fabric.
+
+    Parameters
+    ----------
+    name : str
+        Catalog name.
+    device : Device
+    gpus_per_node : int
+        GPUs under one host (-).
+    gpus_per_domain : int
+        GPUs that reach each other over NVLink (-): the node, or the rack of an NVL72.
+    nvlink : Link
+        Port set of one GPU into the NVLink switches.
+    pcie : Link
+        GPU to NIC.
+    nic : Link
+        One adapter.
+    nics_per_node : int
+        Adapters that carry training traffic (-).
+    nodes_per_leaf : int
+        Nodes under one leaf switch, or under one set of rail switches (-).
+    oversubscription : float
+        Leaf down-link over up-link bandwidth (-), 1 for full bisection.
+    rail_optimized : bool
+        Whether the i-th adapter of every node hangs on the i-th leaf switch.
+    fabric_profile : str
+        Name of the calibration profile that holds this fabric's achieved collective bandwidths and latencies.
+    max_gpus : int or None
+        Size of the real machine (-), or None when any size may be asked for.
+    source : str
+        Datasheet or paper.
+    """
+
+    name: str
+    device: Device
+    gpus_per_node: int
+    gpus_per_domain: int
+    nvlink: Link
+    pcie: Link
+    nic: Link
+    nics_per_node: int
+    nodes_per_leaf: int
+    oversubscription: float
+    rail_optimized: bool
+    fabric_profile: str
+    max_gpus: int | None
+    source: str
+
+    @property
+    def nic_bandwidth_per_gpu(self) -> float:
+        """Adapter bandwidth that falls to one GPU when all of a node use theirs, per direction [bytes/s]."""
+        return self.nic.bandwidth * self.nics_per_node / self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """How the ranks of one communication group lie on the cluster. Scalars, or arrays over layouts.
+
+    All groups of an axis are taken to communicate at the same time, as they do in training, so a group has its
+    share of a node's adapters and no more.
+
+    Parameters
+    ----------
+    ranks : Num
+        Members of the group (-).
+    ranks_per_domain : Num
+        Most members inside one NVLink domain (-).
+    ranks_per_node : Num
+        Most members inside one node (-).
+    domains, nodes, leaves : Num
+        NVLink domains, nodes and leaf switches that the group touches (-).
+    nic_share : Num
+        Adapter bandwidth that this group has out of one NVLink domain, per direction [bytes/s].
+    """
+
+    ranks: Num
+    ranks_per_domain: Num
+    ranks_per_node: Num
+    domains: Num
+    nodes: Num
+    leaves: Num
+    nic_share: Num
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConstants:
+    """Achieved rates of a device under one software stack (a calibration profile).
+
+    Parameters
+    ----------
+    name : str
+        Profile name.
+    gemm_efficiency : mapping of str to float
+        Sustained share of the dense peak that large GEMMs reach (-), by data type.
+    gemm_memory_efficiency : float
+        Share of peak memory bandwidth that a memory-bound GEMM reaches (-).
+    gemm_overhead : float
+        Fixed time of one GEMM kernel [s].
+    attention_efficiency : mapping of str to float
+        Share of the dense peak that fused attention reaches (-): ``forward``, ``backward``.
+    kernel_efficiency : mapping of str to float
+        Share of peak memory bandwidth (-) by kind of memory-bound kernel; ``default`` for the others.
+    kernel_overhead : float
+        Fixed time of one memory-bound kernel [s].
+    provenance : mapping of str to Provenance
+        By constant.
+    """
+
+    name: str
+    gemm_efficiency: Mapping[str, float]
+    gemm_memory_efficiency: float
+    gemm_overhead: float
+    attention_efficiency: Mapping[str, float]
+    kernel_efficiency: Mapping[str, float]
+    kernel_overhead: float
+    provenance: Mapping[str, Provenance]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConstants:
+    """Achieved behaviour of collectives on one class of link.
+
+    Parameters
+    ----------
+    efficiency : mapping of str to float
+        Share of the link's datasheet bandwidth per direction that large messages reach (-), by collective, with
+        ``default`` for the others.
+    base_latency : float
+        Fixed time of one collective [s].
+    step_latency : float
+        Further time for each step of the ring [s].
+    half_bandwidth_bytes : float
+        Bytes a rank and step at which half the asymptotic bandwidth is reached [bytes]; 0 for none.
+    provenance : Provenance
+    """
+
+    efficiency: Mapping[str, float]
+    base_latency: float
+    step_latency: float
+    half_bandwidth_bytes: float
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class FabricConstants:
+    """Achieved behaviour of a fabric (a calibration profile).
+
+    Parameters
+    ----------
+    name : str
+        Profile name.
+    links : mapping of str to LinkConstants
+        By link class: ``nvlink``, ``nic``.
+    """
+
+    name: str
+    links: Mapping[str, LinkConstants]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Every second that a prediction uses comes from here.
+
+    Parameters
+    ----------
+    kernels : KernelConstants
+    fabric : FabricConstants
+    """
+
+    kernels: KernelConstants
+    fabric: FabricConstants

@@ -1,0 +1,140 @@
+"""One layout as work on streams: pass templates, the order in which each stage runs them, and their messages.
+
+The order of issue is the order in which the host launches work. A *blocking* task holds up everything issued after it
+on its stage. A task that does not block is queued on its own stream: it starts when the stage has reached its place
+in the order and its stream is free. Later tasks may wait for it, or drain its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from shardsim.values.transfer import Transfer
+
+PassKind = Literal["F", "B", "W"]
+
+
+class Pass(NamedTuple):
+    """One forward (F), backward (B) or weight-gradient (W) pass of one micro-batch through one chunk."""
+
+    kind: PassKind
+    microbatch: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSchedule:
+    """A pipeline schedule as data.
+
+    Parameters
+    ----------
+    name : str
+    orders : tuple of tuple of Pass
+        For each stage, its passes in the order in which it runs them.
+    virtual_stages : tuple of tuple of int
+        ``(stage, chunk)`` of each virtual stage, first layers first.
+    microbatches : int
+    """
+
+    name: str
+    orders: tuple[tuple[Pass, ...], ...]
+    virtual_stages: tuple[tuple[int, int], ...]
+    microbatches: int
+
+    @property
+    def stages(self) -> int:
+        """Pipeline ranks (-)."""
+        return len(self.orders)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks a rank holds (-)."""
+        return len(self.virtual_stages) // len(self.orders)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One kernel or one transfer on one stream.
+
+    Parameters
+    ----------
+    name : str
+    stream : str
+        ``compute``, ``tp``, ``dp``, ``pp`` ...
+    category : str
+        What its time counts as in reports: ``gemm``, ``attention``, ``memory-bound``, ``tp``, ``dp``, ``recompute``,
+        ``optimizer`` ...
+    seconds : float
+        Uncontended duration [s].
+    flop : float
+        Floating point operations executed (-).
+    transfer : Transfer or None
+        For communication, what it does to the links.
+    blocking : bool
+        Whether tasks issued after it wait for its end.
+    waits : tuple of int
+        Indices of earlier non-blocking tasks of the same block that must have ended before it starts.
+    drains : tuple of str
+        Streams of this stage that must be empty before it starts.
+    rendezvous : str
+        Name of a meeting of several stages: it starts when all that take part have arrived. Empty for none.
+    """
+
+    name: str
+    stream: str
+    category: str
+    seconds: float
+    flop: float = 0.0
+    transfer: Transfer | None = None
+    blocking: bool = True
+    waits: tuple[int, ...] = ()
+    drains: tuple[str, ...] = ()
+    rendezvous: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The tasks of one pass, in order of issue.
+
+    Parameters
+    ----------
+    name : str
+    tasks : tuple of Task
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One iteration of one layout, data-parallel replicas folded into one.
+
+    Parameters
+    ----------
+    schedule : PipelineSchedule
+    blocks : mapping of (int, str, int) to Block
+        By ``(stage, pass kind, chunk)``.
+    last_blocks : mapping of (int, str, int) to Block
+        Where it differs: the block of the last pass of that kind that a stage and chunk runs, such as the backward
+        pass that releases gradients to their reduction.
+    epilogues : tuple of Block
+        For each stage, what follows its last pass: gradient reduction, optimizer.
+    messages : mapping of (int, str, int) to Transfer
+        By ``(stage, pass kind, chunk)`` of the *sender*: the message to the next pass of the same micro-batch on
+        another stage. Sending holds up nobody; the receiver waits.
+    multiplicity : int
+        Ranks that each stage stands for (-): TP x CP x DP.
+    rendezvous_members : mapping of str to tuple of int
+        Stages that take part in each meeting.
+    """
+
+    schedule: PipelineSchedule
+    blocks: Mapping[tuple[int, str, int], Block]
+    last_blocks: Mapping[tuple[int, str, int], Block]
+    epilogues: tuple[Block, ...]
+    messages: Mapping[tuple[int, str, int], Transfer]
+    multiplicity: int
+    rendezvous_members: Mapping[str, tuple[int, ...]]
