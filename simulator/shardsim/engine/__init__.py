@@ -1,1 +1,1 @@
-"""Closed form, listing and discrete-event simulation (SimPy) of one program, memory over the order, and the Prediction made from them."""
+"""Closed form, listing and event simulation (SimPy) of one program; memory over the order; the Prediction made from them."""

@@ -8,9 +8,10 @@ in the order and its stream is free. Later tasks may wait for it, or drain its s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from shardsim.values.num import Num
 from shardsim.values.transfer import Transfer
 
 PassKind = Literal["F", "B", "W"]
@@ -66,9 +67,9 @@ class Task:
     category : str
         What its time counts as in reports: ``gemm``, ``attention``, ``memory-bound``, ``tp``, ``dp``, ``recompute``,
         ``optimizer`` ...
-    seconds : float
-        Uncontended duration [s].
-    flop : float
+    seconds : Num
+        Uncontended duration [s]: a scalar, or one value for each of many layouts with the same pipeline shape.
+    flop : Num
         Floating point operations executed (-).
     transfer : Transfer or None
         For communication, what it does to the links.
@@ -80,18 +81,21 @@ class Task:
         Streams of this stage that must be empty before it starts.
     rendezvous : str
         Name of a meeting of several stages: it starts when all that take part have arrived. Empty for none.
+    parts : mapping of str to Num
+        Of a coalesced task, its seconds by category [s]; empty when all of it is ``category``.
     """
 
     name: str
     stream: str
     category: str
-    seconds: float
-    flop: float = 0.0
+    seconds: Num
+    flop: Num = 0.0
     transfer: Transfer | None = None
     blocking: bool = True
     waits: tuple[int, ...] = ()
     drains: tuple[str, ...] = ()
     rendezvous: str = ""
+    parts: Mapping[str, Num] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,9 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class Program:
     """One iteration of one layout, data-parallel replicas folded into one.
+
+    With every block coalesced it is the price list that the closed form reads: seconds by stage, pass and chunk, as
+    arrays over layouts that share the pipeline's shape (stages, chunks, micro-batches).
 
     Parameters
     ----------

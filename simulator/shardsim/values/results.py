@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardsim.values.num import Num
 from shardsim.values.provenance import Provenance
 from shardsim.values.training import TrainingRun
 
@@ -21,17 +22,17 @@ class StageAccount:
     Parameters
     ----------
     stage : int
-    seconds : mapping of str to float
+    seconds : mapping of str to Num
         By category [s]: those of the blocking tasks (``gemm``, ``attention``, ``memory-bound``, ``tp``, ``recompute``,
         ``optimizer`` ...), ``pp`` (waiting while a message was under way), ``dp`` (waiting for gradient reduction) and
         ``bubble`` (waiting with nothing under way).
-    flop : float
+    flop : Num
         Floating point operations executed by one rank (-).
     """
 
     stage: int
-    seconds: Mapping[str, float]
-    flop: float
+    seconds: Mapping[str, Num]
+    flop: Num
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ class Execution:
     ----------
     engine : str
         ``closed``, ``listing`` or ``des``.
-    iteration_s : float
-        Makespan [s].
+    iteration_s : Num
+        Makespan [s]; an array when the program held arrays.
     stages : tuple of StageAccount
     events : int or None
         Events processed (-), for the event engine.
@@ -76,7 +77,7 @@ class Execution:
     """
 
     engine: str
-    iteration_s: float
+    iteration_s: Num
     stages: tuple[StageAccount, ...]
     events: int | None = None
     timeline: Timeline | None = None
