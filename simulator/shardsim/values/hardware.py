@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardsim.values.num import Num
 from shardsim.values.provenance import Provenance
@@ -201,6 +201,9 @@ class LinkConstants:
     half_bandwidth_bytes : float
         Bytes a rank and step at which half the asymptotic bandwidth is reached [bytes]; 0 for none.
     provenance : Provenance
+        Of the default efficiency, which decides large messages.
+    constants : mapping of str to Provenance
+        By constant, such as ``efficiency.all_reduce`` or ``base_latency``.
     """
 
     efficiency: Mapping[str, float]
@@ -208,6 +211,11 @@ class LinkConstants:
     step_latency: float
     half_bandwidth_bytes: float
     provenance: Provenance
+    constants: Mapping[str, Provenance] = field(default_factory=dict)
+
+    def provenance_of(self, collective: str) -> Provenance:
+        """Where the efficiency that this collective uses comes from."""
+        return self.constants.get(f"efficiency.{collective}", self.provenance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+PASS_KINDS = ("F", "B", "W")
+"""Kinds of passes, in the order in which ``Timeline.kind`` counts them."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageAccount:
@@ -49,6 +52,9 @@ class Timeline:
         Index into ``labels``, shape (tasks,).
     labels : tuple of (str, str, str)
         Name, stream and category.
+    kind : ndarray of int or None
+        Pass that each task belongs to, shape (tasks,): index into ``PASS_KINDS``, -1 in the epilogue. None where the
+        engine did not say.
     """
 
     start: NDArray[np.float64]
@@ -58,6 +64,7 @@ class Timeline:
     chunk: NDArray[np.int64]
     label: NDArray[np.int64]
     labels: tuple[tuple[str, str, str], ...]
+    kind: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

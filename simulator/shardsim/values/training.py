@@ -165,6 +165,15 @@ class Framework:
     context_bytes : float
         Device memory taken by the framework and its libraries before the first tensor [bytes].
     source : str
+    copies_heads : bool
+        Q, K and V are copied into head-major order before the score products ([b, s, h] activations); with
+        [s, b, h] activations they are views.
+    fused_qkv_bias : bool
+        The bias of QKV is added inside the GEMM.
+    fused_gradient_accumulation : bool
+        Weight gradients are added to those of earlier micro-batches inside the GEMM.
+    bucket_copies : bool
+        Overlapped reduction works on copies of the gradients in buckets (PyTorch DDP), which take memory.
     """
 
     name: str
@@ -187,6 +196,10 @@ class Framework:
     causal_flop_halved: bool
     context_bytes: float
     source: str
+    copies_heads: bool = False
+    fused_qkv_bias: bool = False
+    fused_gradient_accumulation: bool = False
+    bucket_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

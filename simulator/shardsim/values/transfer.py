@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardsim.values.num import Num
+from shardsim.values.num import Num, larger
 from shardsim.values.provenance import Provenance
 
 
@@ -37,13 +37,5 @@ class Transfer:
         """Uncontended time: the latency and the slowest link class; classes work as a pipeline [s]."""
         slowest: Num = 0.0
         for link, size in self.wire.items():
-            slowest = _larger(slowest, size / self.rate[link])
+            slowest = larger(slowest, size / self.rate[link])
         return self.latency + slowest
-
-
-def _larger(x: Num, y: Num) -> Num:
-    if isinstance(x, float | int) and isinstance(y, float | int):
-        return max(x, y)
-    import numpy as np  # noqa: PLC0415  # scalars must not pay for NumPy
-
-    return np.maximum(x, y)

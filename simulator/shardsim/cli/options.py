@@ -1,0 +1,201 @@
+"""Options that several commands share, and how flags become the keys of a run file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from shardsim.errors import InputError, Problem
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _count(text: str) -> int:
+    """Read a whole number, 1 or more. click's IntRange would add its range to every line of the help."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise click.BadParameter(f"{text!r} is not a whole number, 1 or more")
+    return number
+
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "model": ("model",),
+    "cluster": ("cluster",),
+    "gpus": ("gpus",),
+    "tp": ("layout", "tp"),
+    "pp": ("layout", "pp"),
+    "vpp": ("layout", "vpp"),
+    "cp": ("layout", "cp"),
+    "ep": ("layout", "ep"),
+    "sp": ("layout", "sp"),
+    "zero": ("layout", "zero"),
+    "schedule": ("layout", "schedule"),
+    "recompute": ("layout", "recompute"),
+    "micro_batch": ("batch", "micro"),
+    "global_batch": ("batch", "global"),
+    "seq": ("batch", "seq"),
+    "precision": ("precision",),
+    "framework": ("framework",),
+}
+"""For each flag, its key in a run file."""
+
+SECTIONS = ("layout", "batch")
+NOT_YET = {
+    "etp": "expert tensor parallelism is not modelled in this version",
+    "first_layers": "uneven stages are not modelled in this version; every stage has the same number of layers",
+    "last_layers": "uneven stages are not modelled in this version; every stage has the same number of layers",
+    "pp_layout": "uneven stages are not modelled in this version; every stage has the same number of layers",
+}
+"""Flags whose form is settled but that this version cannot honour: refused, never ignored."""
+
+
+def data_option(command: Command) -> Command:
+    """Add ``--data DIR``, repeatable, passed as ``data``: a tuple of paths."""
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="Folder with topologies/ and workloads/ of your own, searched before the bundled ones; may be repeated.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """Add ``--json``, passed as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with a stable schema.")(command)
+
+
+_LAYOUT_OPTIONS = (
+    click.option("--tp", type=_count, metavar="N", help="Tensor-parallel degree."),
+    click.option("--pp", type=_count, metavar="N", help="Pipeline-parallel degree."),
+    click.option("--vpp", type=_count, metavar="N", help="Chunks a pipeline rank holds (interleaving)."),
+    click.option("--cp", type=_count, metavar="N", help="Context-parallel degree."),
+    click.option("--ep", type=_count, metavar="N", help="Expert-parallel degree."),
+    click.option("--etp", type=_count, metavar="N", help="Expert tensor-parallel degree (not in this version)."),
+    click.option("--sp/--no-sp", default=None, help="Megatron sequence parallelism."),
+    click.option("--zero", type=click.IntRange(0, 3), metavar="0..3", help="ZeRO stage; 1: distributed optimizer."),
+    click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b or interleaved."),
+    click.option("--recompute", metavar="NAME", help="Activation recompute: none, selective or full."),
+    click.option("--first-layers", type=_count, metavar="N", help="Layers of the first stage (not in this version)."),
+    click.option("--last-layers", type=_count, metavar="N", help="Layers of the last stage (not in this version)."),
+    click.option("--pp-layout", metavar="STRING", help="Layers of every stage (not in this version)."),
+)
+_RUN_OPTIONS = (
+    click.option("--model", metavar="NAME", help="Catalog name, or path of a config.json or YAML file."),
+    click.option("--cluster", metavar="NAME", help="Catalog name, or path of a YAML file."),
+    click.option("--gpus", type=_count, metavar="N", help="GPUs in all; DP is what TP x PP x CP leave."),
+    *_LAYOUT_OPTIONS,
+    click.option("--micro-batch", type=_count, metavar="N", help="Sequences a micro-batch of one replica."),
+    click.option("--global-batch", type=_count, metavar="N", help="Sequences an iteration, over all replicas."),
+    click.option("--seq", type=_count, metavar="N", help="Tokens a sequence."),
+    click.option("--precision", metavar="NAME", help="Data type of the matrix products, such as bf16."),
+    click.option("--framework", metavar="NAME", help="Framework profile of the catalog."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any key of a run file, or of the hardware with its unit: cluster.nvlink.bandwidth='450 GB/s'; "
+        "may be repeated.",
+    ),
+)
+
+
+def run_options(command: Command) -> Command:
+    """Add every flag that describes a run; collect them with :func:`run_keys`."""
+    return _apply(command, _RUN_OPTIONS)
+
+
+def layout_options(command: Command) -> Command:
+    """Add the flags of a layout alone."""
+    return _apply(command, _LAYOUT_OPTIONS)
+
+
+def run_keys(flags: Mapping[str, Any], settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Turn flags into the nested keys of a run file.
+
+    Parameters
+    ----------
+    flags : mapping
+        By parameter name, as click passes them; None for a flag that was not given.
+    settings : sequence of str
+        ``key=value`` of each ``--set``. A key of the run itself replaces that key; any other dotted key is a change
+        to the hardware.
+
+    Returns
+    -------
+    dict
+        Only what was given.
+
+    Raises
+    ------
+    InputError
+        A flag that this version cannot honour, a ``--set`` that is no ``key=value``, or one thing said twice.
+
+    Examples
+    --------
+    >>> run_keys({"tp": 8, "pp": None, "gpus": 64}, ["batch.seq=2048"])
+    {'gpus': 64, 'layout': {'tp': 8}, 'batch': {'seq': 2048}}
+    """
+    problems = [
+        Problem(reason, f"--{flag.replace('_', '-')}")
+        for flag, reason in NOT_YET.items()
+        if flags.get(flag) is not None
+    ]
+    keys: dict[str, Any] = {}
+    for flag, path in sorted(KEYS.items(), key=lambda item: len(item[1])):
+        if flags.get(flag) is not None:
+            _put(keys, path, flags[flag])
+    for setting in settings:
+        problem = _set(keys, setting)
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        raise InputError(problems)
+    return keys
+
+
+def _apply(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _set(keys: dict[str, Any], setting: str) -> Problem | None:
+    """Add one ``--set``; the problem with it, if there is one."""
+    from shardsim.schema.loader import parse_scalar
+    from shardsim.schema.run import RunRequest
+
+    name, equals, text = setting.partition("=")
+    name = name.strip()
+    if not equals or not name or not text.strip():
+        return Problem(f"{setting!r} is not key=value", "--set", "write it like --set layout.tp=8")
+    path = tuple(name.split("."))
+    own = path[0] in SECTIONS or (len(path) == 1 and path[0] in RunRequest.model_fields)
+    if not own and len(path) == 1:
+        from shardsim.schema.catalog import near
+
+        known = [field for field in RunRequest.model_fields if field != "set"]
+        return Problem(f"unknown key {name!r}", "--set", near(name, known))
+    if not _put(keys, path if own else ("set", name), parse_scalar(text.strip())):
+        return Problem(f"{name} is given twice, or by a flag as well", "--set", "keep one")
+    return None
+
+
+def _put(keys: dict[str, Any], path: tuple[str, ...], value: object) -> bool:
+    """Put a value at a path; False when something is there already."""
+    for part in path[:-1]:
+        inner = keys.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return False
+        keys = inner
+    if path[-1] in keys:
+        return False
+    keys[path[-1]] = value
+    return True

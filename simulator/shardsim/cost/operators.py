@@ -1,0 +1,36 @@
+"""One door to every cost: seconds of a compute operator, ``Transfer`` of a collective."""
+
+from __future__ import annotations
+
+from shardsim.cost.kernels import attention_seconds, gemm_seconds, memory_bound_seconds
+from shardsim.values.hardware import Device, KernelConstants
+from shardsim.values.num import Num
+from shardsim.values.operators import Attention, Elementwise, Gemm, OptimizerStep
+
+
+def compute_seconds(
+    operator: Gemm | Attention | Elementwise | OptimizerStep,
+    device: Device,
+    constants: KernelConstants,
+    precision: str,
+) -> Num:
+    """Seconds of an operator that computes.
+
+    Parameters
+    ----------
+    operator : Gemm, Attention, Elementwise or OptimizerStep
+    device : Device
+    constants : KernelConstants
+    precision : str
+        Data type of the matrix products.
+
+    Returns
+    -------
+    Num
+        [s].
+    """
+    if isinstance(operator, Gemm):
+        return gemm_seconds(operator, device, constants, precision)
+    if isinstance(operator, Attention):
+        return attention_seconds(operator, device, constants, precision)
+    return memory_bound_seconds(operator, device, constants)

@@ -1,0 +1,176 @@
+"""Every task that ran, in columns: built from a plan and the times that an engine found.
+
+Rows stand stage by stage in order of issue, which does not depend on rounding, so that the timelines of two engines
+can be laid side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardsim.engine.plan import BlockPlan, Plan, Run, StagePlan, offsets
+from shardsim.values.results import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def timeline_from_steps(plan: Plan, starts: Sequence[NDArray[np.float64]]) -> Timeline:
+    """Build a timeline from the start of every step.
+
+    Parameters
+    ----------
+    plan : Plan
+    starts : sequence of ndarray of float
+        For each stage, the start of each step in order [s], shape (steps,).
+
+    Returns
+    -------
+    Timeline
+    """
+    begin, length = [], []
+    for stage, found in zip(plan.stages, starts, strict=True):
+        after = {id(block): _offsets(block) for block, _ in stage.uses}
+        sizes = {id(block): _step_sizes(block) for block, _ in stage.uses}
+        lasting = {id(block): _seconds(block) for block, _ in stage.uses}
+        blocks = [id(item.block) for item in stage.passes]
+        repeats = np.concatenate([sizes[block] for block in blocks])
+        begin.append(np.repeat(found, repeats) + _joined(after, blocks))
+        length.append(_joined(lasting, blocks))
+    start = np.concatenate(begin)
+    return _timeline(plan, start, start + np.concatenate(length))
+
+
+def timeline_from_tasks(plan: Plan, start: Sequence[Sequence[float]], finish: Sequence[Sequence[float]]) -> Timeline:
+    """Build a timeline from the start and the end of every task.
+
+    Parameters
+    ----------
+    plan : Plan
+    start, finish : sequence of sequence of float
+        For each stage, of each task in order of issue [s].
+
+    Returns
+    -------
+    Timeline
+    """
+    joined = [
+        np.concatenate([np.asarray(column, dtype=np.float64) for column in columns]) for columns in (start, finish)
+    ]
+    return _timeline(plan, joined[0], joined[1])
+
+
+def by_start(timeline: Timeline) -> Timeline:
+    """Sort the rows of a timeline by start; equal starts by stage, then by order of issue.
+
+    Parameters
+    ----------
+    timeline : Timeline
+
+    Returns
+    -------
+    Timeline
+        The same rows.
+    """
+    order = np.lexsort((np.arange(timeline.start.size), timeline.stage, timeline.start))
+    return Timeline(
+        timeline.start[order],
+        timeline.finish[order],
+        timeline.stage[order],
+        timeline.microbatch[order],
+        timeline.chunk[order],
+        timeline.label[order],
+        timeline.labels,
+    )
+
+
+def busy_seconds_by_stream(timeline: Timeline) -> dict[tuple[int, str], float]:
+    """Add up how long each stream of each stage was busy.
+
+    Parameters
+    ----------
+    timeline : Timeline
+
+    Returns
+    -------
+    dict of (int, str) to float
+        By stage and stream [s].
+    """
+    streams = sorted({stream for _, stream, _ in timeline.labels})
+    number = {stream: index for index, stream in enumerate(streams)}
+    of_label = np.array([number[stream] for _, stream, _ in timeline.labels], dtype=np.int64)
+    key = timeline.stage * len(streams) + of_label[timeline.label]
+    found, place = np.unique(key, return_inverse=True)
+    seconds = np.bincount(place, weights=timeline.finish - timeline.start)
+    return {
+        (int(value) // len(streams), streams[int(value) % len(streams)]): float(busy)
+        for value, busy in zip(found, seconds, strict=True)
+    }
+
+
+def stage_spans(timeline: Timeline) -> NDArray[np.float64]:
+    """First start and last end of each stage.
+
+    Parameters
+    ----------
+    timeline : Timeline
+
+    Returns
+    -------
+    ndarray of float
+        [s], shape (stages, 2), for the stages that ran anything.
+    """
+    stages = np.unique(timeline.stage)
+    spans = [
+        (timeline.start[timeline.stage == stage].min(), timeline.finish[timeline.stage == stage].max())
+        for stage in stages
+    ]
+    return np.array(spans, dtype=np.float64).reshape(-1, 2)
+
+
+def _timeline(plan: Plan, start: NDArray[np.float64], finish: NDArray[np.float64]) -> Timeline:
+    labels: dict[tuple[str, str, str], int] = {}
+    columns: list[tuple[NDArray[np.int64], ...]] = [
+        _columns(index, stage, labels) for index, stage in enumerate(plan.stages)
+    ]
+    stage, microbatch, chunk, label = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Timeline(start, finish, stage, microbatch, chunk, label, tuple(labels))
+
+
+def _columns(
+    index: int, stage: StagePlan, labels: dict[tuple[str, str, str], int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    of_block = {
+        id(block): np.array(
+            [labels.setdefault((task.name, task.stream, task.category), len(labels)) for task in block.tasks],
+            dtype=np.int64,
+        )
+        for block, _ in stage.uses
+    }
+    counts = [len(item.block.tasks) for item in stage.passes]
+    microbatch = np.repeat(np.array([item.microbatch for item in stage.passes], dtype=np.int64), counts)
+    chunk = np.repeat(np.array([item.chunk for item in stage.passes], dtype=np.int64), counts)
+    label = np.concatenate([of_block[id(item.block)] for item in stage.passes])
+    return np.full(label.size, index, dtype=np.int64), microbatch, chunk, label
+
+
+def _joined(columns: dict[int, NDArray[np.float64]], blocks: Sequence[int]) -> NDArray[np.float64]:
+    return np.concatenate([columns[block] for block in blocks])
+
+
+def _step_sizes(block: BlockPlan) -> NDArray[np.int64]:
+    return np.array([len(step.seconds) if isinstance(step, Run) else 1 for step in block.steps], dtype=np.int64)
+
+
+def _offsets(block: BlockPlan) -> NDArray[np.float64]:
+    values: list[float] = []
+    for step in block.steps:
+        values += offsets(step.seconds) if isinstance(step, Run) else [0.0]
+    return np.array(values, dtype=np.float64)
+
+
+def _seconds(block: BlockPlan) -> NDArray[np.float64]:
+    return np.array([float(task.seconds) for task in block.tasks], dtype=np.float64)

@@ -1,0 +1,205 @@
+"""The recurrence: when each pass of each stage starts and ends, without events, on floats and arrays alike.
+
+In which order things happen on a stage is fixed by the schedule and does not depend on durations, so one walk serves
+one layout or as many as the arrays hold. The listing and the closed form are this walk; it is written once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from shardsim.engine.accounts import BUBBLE, PIPELINE, Larger, enqueue
+from shardsim.engine.plan import (
+    PassKey,
+    Plan,
+    Queued,
+    Run,
+    Sync,
+    meeting_reason,
+    message_reason,
+    stuck_error,
+)
+from shardsim.values.num import Num
+
+Meeting: TypeAlias = tuple[str, int]
+"""Name of a meeting, and how often its members have met before."""
+
+Waiting: TypeAlias = Generator[PassKey | Meeting, None, None]
+
+
+@dataclass(slots=True)
+class StageWalk:
+    """What the walk found out about one stage.
+
+    Parameters
+    ----------
+    waits : dict of str to Num
+        Seconds by what was waited for [s].
+    end : Num
+        Latest end of anything on the stage [s].
+    starts : list of Num or None
+        Start of every step, in order [s]; None when nobody asked.
+    """
+
+    starts: list[Num] | None
+    waits: dict[str, Num] = field(default_factory=lambda: {PIPELINE: 0.0, BUBBLE: 0.0})
+    end: Num = 0.0
+    position: int = 0
+    clock: Num = 0.0
+    streams: dict[str, list[tuple[str, Num]]] = field(default_factory=dict)
+    meetings: dict[str, int] = field(default_factory=dict)
+
+    def wait(self, category: str, until: Num, larger: Larger) -> None:
+        """Move the clock to ``until``, if that is later, and count the time as ``category``."""
+        moved = larger(self.clock, until)
+        self.waits[category] = self.waits.get(category, 0.0) + (moved - self.clock)
+        self.clock = moved
+
+
+def walk(plan: Plan, larger: Larger, smaller: Larger, *, traced: bool = False) -> list[StageWalk]:
+    """Run every stage of a plan to its end.
+
+    Parameters
+    ----------
+    plan : Plan
+    larger, smaller : callable
+        ``max`` and ``min`` for scalars, ``numpy.maximum`` and ``numpy.minimum`` for arrays.
+    traced : bool
+        Whether to keep the start of every step.
+
+    Returns
+    -------
+    list of StageWalk
+
+    Raises
+    ------
+    ProgramError
+        Stages wait for each other, or for a message that nobody sends.
+    """
+    return _Walk(plan, larger, smaller, traced=traced).run()
+
+
+class _Walk:
+    def __init__(self, plan: Plan, larger: Larger, smaller: Larger, *, traced: bool) -> None:
+        self.plan = plan
+        self.larger = larger
+        self.smaller = smaller
+        self.stages = [StageWalk([] if traced else None) for _ in plan.stages]
+        self.arrived: dict[PassKey, Num] = {}
+        self.present: dict[Meeting, dict[int, Num]] = {}
+        self.waiting: dict[PassKey | Meeting, list[int]] = {}
+        self.ready: deque[int] = deque(range(len(plan.stages)))
+
+    def run(self) -> list[StageWalk]:
+        walks = [self._stage(stage) for stage in range(len(self.stages))]
+        while self.ready:
+            stage = self.ready.popleft()
+            wanted = next(walks[stage], None)
+            if wanted is not None:
+                self.waiting.setdefault(wanted, []).append(stage)
+        if self.waiting:
+            raise stuck_error(
+                self.plan,
+                {
+                    stage: (self.stages[stage].position, self._reason(wanted))
+                    for wanted, stages in self.waiting.items()
+                    for stage in stages
+                },
+            )
+        return self.stages
+
+    def _reason(self, wanted: PassKey | Meeting) -> str:
+        if len(wanted) == 2:
+            return meeting_reason(*wanted, self.plan.members[wanted[0]])
+        return message_reason(wanted)
+
+    def _wake(self, key: PassKey | Meeting) -> None:
+        if key in self.waiting:
+            self.ready.extend(self.waiting.pop(key))
+
+    def _stage(self, stage: int) -> Waiting:
+        state = self.stages[stage]
+        larger, smaller, starts = self.larger, self.smaller, state.starts
+        on_the_wire: Num = 0.0
+        idle: Num = 0.0
+        for position, item in enumerate(self.plan.stages[stage].passes):
+            state.position = position
+            if item.needs is not None:
+                if item.needs not in self.arrived:
+                    yield item.needs
+                begin = larger(state.clock, self.arrived.pop(item.needs))
+                wait = begin - state.clock
+                under_way = smaller(wait, item.message)
+                on_the_wire = on_the_wire + under_way
+                idle = idle + (wait - under_way)
+                state.clock = begin
+            ends: dict[int, tuple[str, Num]] = {}
+            for step in item.block.steps:
+                if isinstance(step, Run):
+                    if starts is not None:
+                        starts.append(state.clock)
+                    state.clock = state.clock + step.total
+                elif isinstance(step, Queued):
+                    self._queue(state, step, ends)
+                else:
+                    yield from self._sync(stage, step, ends)
+            if item.sends is not None:
+                self.arrived[item.sends] = state.clock + item.sends_seconds
+                self._wake(item.sends)
+        state.waits[PIPELINE] = state.waits[PIPELINE] + on_the_wire
+        state.waits[BUBBLE] = state.waits[BUBBLE] + idle
+        for queued in state.streams.values():
+            for category, end in queued:
+                state.wait(category, end, larger)
+        state.end = state.clock
+
+    def _queue(self, state: StageWalk, step: Queued, ends: dict[int, tuple[str, Num]]) -> None:
+        larger = self.larger
+        queued = state.streams.setdefault(step.stream, [])
+        begin = state.clock
+        if queued:
+            begin = larger(begin, queued[-1][1])
+        for index in step.waits:
+            begin = larger(begin, ends[index][1])
+        for stream in step.drains:
+            if state.streams.get(stream):
+                begin = larger(begin, state.streams[stream][-1][1])
+        end = begin + step.seconds
+        ends[step.number] = (step.category, end)
+        enqueue(queued, step.category, end)
+        if state.starts is not None:
+            state.starts.append(begin)
+
+    def _sync(self, stage: int, step: Sync, ends: dict[int, tuple[str, Num]]) -> Waiting:
+        state = self.stages[stage]
+        for index in step.waits:
+            state.wait(*ends[index], self.larger)
+        for stream in step.drains:
+            queued = state.streams.get(stream, [])
+            for category, end in queued:
+                state.wait(category, end, self.larger)
+            queued.clear()
+        if step.rendezvous:
+            yield from self._meet(stage, step.rendezvous)
+        if state.starts is not None:
+            state.starts.append(state.clock)
+        state.clock = state.clock + step.seconds
+
+    def _meet(self, stage: int, name: str) -> Waiting:
+        state = self.stages[stage]
+        meeting = (name, state.meetings.get(name, 0))
+        state.meetings[name] = meeting[1] + 1
+        present = self.present.setdefault(meeting, {})
+        present[stage] = state.clock
+        members = self.plan.members[name]
+        if len(present) < len(members):
+            yield meeting
+        else:
+            self._wake(meeting)
+        begin = state.clock
+        for member in members:
+            begin = self.larger(begin, present[member])
+        state.wait(BUBBLE, begin, self.larger)

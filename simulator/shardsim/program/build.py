@@ -1,0 +1,236 @@
+"""From a training run to a program: every pass of every stage as tasks, priced on the machine.
+
+Passes of stages that do the same work share one block. Degrees that do not change the pipeline's shape (TP, DP, CP,
+micro-batch size) may be arrays: the program is then a price list for many layouts at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from shardsim.program.machine import Machine
+from shardsim.values.num import Num, any_of
+from shardsim.values.operators import Collective, Operator
+from shardsim.values.program import Block, PassKind, PipelineSchedule, Program, Task
+from shardsim.values.training import TrainingRun
+from shardsim.values.transfer import Transfer
+from shardsim.workload.data_parallel import (
+    embedding_gradient_reduction,
+    gradient_norm,
+    gradient_reduction,
+    optimizer_step,
+    parameter_gather,
+)
+from shardsim.workload.ends import embedding_backward, embedding_forward, head_backward, head_forward
+from shardsim.workload.layer import layer_backward, layer_forward, recomputed_forward
+from shardsim.workload.parameters import embedding_parameters, head_parameters, layer_parameters
+from shardsim.workload.pipeline import p2p_message
+from shardsim.workload.schedules import make_schedule
+from shardsim.workload.stages import ChunkContent, chunk_contents
+
+
+def build(run: TrainingRun) -> Program:
+    """Build the program of one iteration.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Stages, chunks and micro-batches are scalars; other degrees may be arrays over layouts.
+
+    Returns
+    -------
+    Program
+        At operator level; :func:`shardsim.program.coalesce.coalesce` makes it a price list.
+    """
+    return _Builder(run).program()
+
+
+@dataclass(frozen=True)
+class _Builder:
+    run: TrainingRun
+
+    @cached_property
+    def machine(self) -> Machine:
+        return Machine(self.run)
+
+    @cached_property
+    def schedule(self) -> PipelineSchedule:
+        layout = self.run.layout
+        microbatches = round(float(_first(self.run.batch.micro_batches(layout))))
+        return make_schedule(layout.schedule, int(_first(layout.pp)), microbatches, int(_first(layout.vpp)))
+
+    @cached_property
+    def contents(self) -> dict[tuple[int, int], ChunkContent]:
+        """What each (stage, chunk) holds."""
+        return chunk_contents(self.run.model, self.schedule.virtual_stages)
+
+    def program(self) -> Program:
+        schedule = self.schedule
+        blocks = {
+            (stage, kind, chunk): self.block(kind, self.contents[stage, chunk])
+            for stage, chunk in schedule.virtual_stages
+            for kind in ("F", "B")
+        }
+        last = (
+            {(s, "B", c): self.releasing_backward(self.contents[s, c]) for s, c in schedule.virtual_stages}
+            if self.overlaps_gradients
+            else {}
+        )
+        meetings = {"gradient norm": tuple(range(schedule.stages))}
+        if self.shares_embedding:
+            meetings["tied embedding"] = (0, schedule.stages - 1)
+        layout = self.run.layout
+        return Program(
+            schedule=schedule,
+            blocks=blocks,
+            last_blocks=last,
+            epilogues=tuple(self.epilogue(stage) for stage in range(schedule.stages)),
+            messages=self.messages(),
+            multiplicity=int(_first(layout.tp * layout.cp * layout.dp)),
+            rendezvous_members=meetings,
+        )
+
+    # ---- passes -----------------------------------------------------------------------------------------------
+
+    def block(self, kind: PassKind, content: ChunkContent) -> Block:
+        """One forward or backward pass through a chunk."""
+        if kind == "F":
+            tasks = self.pieces.embedding_forward if content.embedding else self.pieces.arrival
+            tasks += self.pieces.forward * content.layers
+            tasks += self.pieces.head_forward if content.head else ()
+            return Block("forward", tasks)
+        tasks = self.pieces.head_backward if content.head else self.pieces.arrival
+        tasks += self.pieces.backward * content.layers
+        tasks += self.pieces.embedding_backward if content.embedding else ()
+        return Block("backward", tasks)
+
+    def releasing_backward(self, content: ChunkContent) -> Block:
+        """The last backward pass through a chunk: each layer's gradients go to their reduction when they are ready."""
+        pieces, parameters = self.pieces, self.parameters
+        tasks = pieces.head_backward if content.head else pieces.arrival
+        if content.head:
+            tasks += self.released(parameters.head)
+        tasks += (pieces.backward + self.released(parameters.layer)) * content.layers
+        if content.embedding:
+            tasks += pieces.embedding_backward + self.released(parameters.embedding)
+        return Block("backward, releasing gradients", tasks)
+
+    @cached_property
+    def pieces(self) -> _Pieces:
+        run, tasks = self.run, self.machine.tasks
+        shape = (run.model, run.layout, run.batch, run.framework)
+        gather = p2p_message(*shape).gather
+        arrival: tuple[Operator, ...] = (Collective("gather stage input", "all_gather", "tp", gather),)
+        return _Pieces(
+            arrival=tasks(arrival),
+            forward=tasks(layer_forward(*shape)),
+            backward=tasks(recomputed_forward(*shape), recomputed=True) + tasks(layer_backward(*shape)),
+            embedding_forward=tasks(embedding_forward(*shape)),
+            embedding_backward=tasks(embedding_backward(*shape)),
+            head_forward=tasks(head_forward(*shape)),
+            head_backward=tasks(head_backward(*shape)),
+        )
+
+    # ---- data parallel ----------------------------------------------------------------------------------------
+
+    @property
+    def overlaps_gradients(self) -> bool:
+        return self.run.framework.overlap_grad_reduce == "always" and any_of(self.run.layout.dp > 1)
+
+    @property
+    def shares_embedding(self) -> bool:
+        return self.run.model.tied_embeddings and self.schedule.stages > 1
+
+    @cached_property
+    def parameters(self) -> _Parameters:
+        run = self.run
+        shape = (run.model, run.layout, run.framework)
+        return _Parameters(layer_parameters(*shape), embedding_parameters(*shape), head_parameters(*shape))
+
+    def stage_parameters(self, stage: int) -> Num:
+        """Parameters of one rank of a stage (-)."""
+        held = [self.contents[s, c] for s, c in self.schedule.virtual_stages if s == stage]
+        layers = sum(content.layers for content in held)
+        total: Num = layers * self.parameters.layer
+        total = total + sum(content.embedding for content in held) * self.parameters.embedding
+        return total + sum(content.head for content in held) * self.parameters.head
+
+    def released(self, parameters: Num) -> tuple[Task, ...]:
+        """Reduction of some gradients, bucket by bucket, behind the backward pass.
+
+        What a layer releases is a part of a bucket or several buckets: it takes that many bucket latencies, and its
+        bytes at the rate that a whole bucket reaches.
+        """
+        framework = self.run.framework
+        reduction = gradient_reduction(parameters, self.run.layout, framework)
+        bucket = self.machine.transfer(replace(reduction, size=framework.bucket_bytes))
+        buckets = reduction.size / framework.bucket_bytes
+        transfer = Transfer(
+            latency=bucket.latency * buckets,
+            wire={link: size * buckets for link, size in bucket.wire.items()},
+            rate=bucket.rate,
+            algorithm=bucket.algorithm,
+            provenance=bucket.provenance,
+        )
+        return (Task("reduce gradients", "dp", "dp", transfer.seconds, transfer=transfer, blocking=False),)
+
+    def epilogue(self, stage: int) -> Block:
+        """What follows the last pass of a stage: reduction of gradients, their norm, optimizer, parameter gather."""
+        run, machine = self.run, self.machine
+        parameters = self.stage_parameters(stage)
+        tasks: tuple[Task, ...] = ()
+        if self.overlaps_gradients:
+            tasks += (Task("wait for gradients", "compute", "dp", 0.0, drains=("dp",)),)
+        else:
+            tasks += machine.tasks([gradient_reduction(parameters, run.layout, run.framework)])
+        if self.shares_embedding and stage in (0, self.schedule.stages - 1):
+            reduce = machine.task(embedding_gradient_reduction(run.model, run.layout, run.framework))
+            tasks += (replace(reduce, category="dp", rendezvous="tied embedding"),)
+        norm = machine.task(gradient_norm(run.layout))
+        tasks += (replace(norm, category="optimizer", rendezvous="gradient norm"),)
+        tasks += (machine.task(optimizer_step(parameters, run.layout, run.framework)),)
+        tasks += machine.tasks(parameter_gather(parameters, run.layout, run.framework))
+        return Block("epilogue", tasks)
+
+    # ---- messages ---------------------------------------------------------------------------------------------
+
+    def messages(self) -> dict[tuple[int, str, int], Transfer]:
+        """Messages by their sender: forward to the next virtual stage, backward to the one before."""
+        run = self.run
+        size = p2p_message(run.model, run.layout, run.batch, run.framework).size
+        found: dict[tuple[int, str, int], Transfer] = {}
+        for (stage, chunk), (next_stage, next_chunk) in zip(
+            self.schedule.virtual_stages, self.schedule.virtual_stages[1:], strict=False
+        ):
+            if stage != next_stage:
+                found[stage, "F", chunk] = self.machine.message(size, stage, next_stage)
+                found[next_stage, "B", next_chunk] = self.machine.message(size, next_stage, stage)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Tasks of the parts that passes are made of."""
+
+    arrival: tuple[Task, ...]
+    forward: tuple[Task, ...]
+    backward: tuple[Task, ...]
+    embedding_forward: tuple[Task, ...]
+    embedding_backward: tuple[Task, ...]
+    head_forward: tuple[Task, ...]
+    head_backward: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """Parameters of one rank (-)."""
+
+    layer: Num
+    embedding: Num
+    head: Num
+
+
+def _first(x: Num) -> float:
+    """A degree that all layouts of a program share."""
+    return float(x) if isinstance(x, float | int) else float(x.flat[0])

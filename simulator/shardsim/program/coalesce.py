@@ -1,0 +1,193 @@
+"""Coalescing: runs of operators that touch nothing shared become one task each.
+
+A blocking task that waits for nothing but its turn only moves its stage's clock. A run of such tasks moves it by the
+sum of their durations, so the engines need one step for the whole run, and the result is the same. Coalesced
+throughout, a program is the price list: seconds by stage, pass and chunk, as scalars or as arrays over layouts.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import groupby
+
+from shardsim.errors import ProgramError
+from shardsim.values.num import Num
+from shardsim.values.program import Block, Program, Task
+
+MIXED = "mixed"
+"""Category of a coalesced task whose seconds belong to several; ``parts`` has them apart."""
+
+
+def coalesce(program: Program) -> Program:
+    """Merge the runs of tasks that touch nothing shared.
+
+    Parameters
+    ----------
+    program : Program
+        Operator by operator; scalar or array seconds.
+
+    Returns
+    -------
+    Program
+        The same iteration with one task for every run: summed ``seconds`` and ``flop``, and ``parts`` by category.
+        Tasks that wait, drain, meet or do not block stay as they are. Coalescing twice changes nothing.
+
+    Raises
+    ------
+    ProgramError
+        A task waits for one that is not an earlier, non-blocking task of its block.
+    """
+    side = side_streams(program)
+
+    def merged(blocks: Mapping[tuple[int, str, int], Block]) -> dict[tuple[int, str, int], Block]:
+        return {key: _coalesce_block(block, side[key[0]]) for key, block in blocks.items()}
+
+    return replace(
+        program,
+        blocks=merged(program.blocks),
+        last_blocks=merged(program.last_blocks),
+        epilogues=tuple(_coalesce_block(block, side[stage]) for stage, block in enumerate(program.epilogues)),
+    )
+
+
+def side_streams(program: Program) -> Mapping[int, frozenset[str]]:
+    """Streams, by stage, on which tasks are queued that do not block.
+
+    Parameters
+    ----------
+    program : Program
+
+    Returns
+    -------
+    mapping of int to frozenset of str
+        For every stage of the schedule. A blocking task on one of them has to wait for those queued before it.
+    """
+    found: dict[int, set[str]] = {stage: set() for stage in range(program.schedule.stages)}
+    placed: list[tuple[int, Block]] = [
+        *((key[0], block) for blocks in (program.blocks, program.last_blocks) for key, block in blocks.items()),
+        *enumerate(program.epilogues),
+    ]
+    for stage, block in placed:
+        found.setdefault(stage, set()).update(task.stream for task in block.tasks if not task.blocking)
+    return {stage: frozenset(streams) for stage, streams in found.items()}
+
+
+def free_runs(tasks: Sequence[Task], side: frozenset[str]) -> Iterator[tuple[bool, tuple[int, ...]]]:
+    """Split a block into runs that touch nothing shared and the tasks between them.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        A block, in order of issue.
+    side : frozenset of str
+        The stage's side streams, from `side_streams`.
+
+    Yields
+    ------
+    free : bool
+        Whether the run touches nothing shared.
+    indices : tuple of int
+        Positions in ``tasks``; always a single one when not ``free``.
+    """
+    for free, group in groupby(range(len(tasks)), key=lambda index: _is_free(tasks[index], side)):
+        if free:
+            yield True, tuple(group)
+        else:
+            yield from ((False, (index,)) for index in group)
+
+
+def waiting_problems(block: Block) -> list[str]:
+    """What is wrong with the ``waits`` of a block's tasks.
+
+    Parameters
+    ----------
+    block : Block
+
+    Returns
+    -------
+    list of str
+        One sentence for every wait that is not for an earlier, non-blocking task of the same block.
+    """
+    return [
+        f"task {task.name!r} (number {index}) of block {block.name!r} waits for task number {wanted}, "
+        "which is not an earlier task of that block that does not block"
+        for index, task in enumerate(block.tasks)
+        for wanted in task.waits
+        if not 0 <= wanted < index or block.tasks[wanted].blocking
+    ]
+
+
+def total(values: Iterable[Num]) -> Num:
+    """Sum from left to right.
+
+    The built-in ``sum`` compensates rounding of floats from Python 3.12 on, and so would differ from the sum of the
+    same numbers held in arrays.
+
+    Parameters
+    ----------
+    values : iterable of Num
+
+    Returns
+    -------
+    Num
+        0.0 for none.
+    """
+    return reduce(operator.add, values, 0.0)
+
+
+def seconds_by_category(tasks: Iterable[Task]) -> dict[str, Num]:
+    """Durations of tasks, by category.
+
+    Parameters
+    ----------
+    tasks : iterable of Task
+
+    Returns
+    -------
+    dict of str to Num
+        [s], in order of first appearance.
+    """
+    seconds: dict[str, Num] = {}
+    for task in tasks:
+        for category, part in (task.parts or {task.category: task.seconds}).items():
+            seconds[category] = seconds[category] + part if category in seconds else part
+    return seconds
+
+
+def _is_free(task: Task, side: frozenset[str]) -> bool:
+    shared = task.waits or task.drains or task.rendezvous or task.stream in side
+    return task.blocking and not shared
+
+
+def _coalesce_block(block: Block, side: frozenset[str]) -> Block:
+    problems = waiting_problems(block)
+    if problems:
+        raise ProgramError("\n".join(problems))
+    merged: list[Task] = []
+    moved: dict[int, int] = {}
+    for free, indices in free_runs(block.tasks, side):
+        if free:
+            merged.append(_merge([block.tasks[index] for index in indices]))
+            continue
+        moved[indices[0]] = len(merged)
+        task = block.tasks[indices[0]]
+        merged.append(replace(task, waits=tuple(moved[index] for index in task.waits)) if task.waits else task)
+    return replace(block, tasks=tuple(merged))
+
+
+def _merge(tasks: Sequence[Task]) -> Task:
+    first = tasks[0]
+    if len(tasks) == 1:
+        return first
+    parts = seconds_by_category(tasks)
+    return Task(
+        name=f"{first.name} .. {tasks[-1].name}",
+        stream=first.stream,
+        category=next(iter(parts)) if len(parts) == 1 else MIXED,
+        seconds=total(task.seconds for task in tasks),
+        flop=total(task.flop for task in tasks),
+        parts=parts if len(parts) > 1 else {},
+    )

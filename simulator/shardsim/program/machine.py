@@ -1,0 +1,83 @@
+"""The machine as a layout sees it: the group of each axis, and the task that an operator becomes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardsim.cost.collectives import collective_transfer, message_transfer
+from shardsim.cost.operators import compute_seconds
+from shardsim.topology.shape import group_shape, pipeline_hop
+from shardsim.values.hardware import GroupShape
+from shardsim.values.num import Num, any_of
+from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator, OptimizerStep
+from shardsim.values.program import Task
+from shardsim.values.training import TrainingRun
+from shardsim.values.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Prices operators for one run (or for many of the same pipeline shape, where degrees are arrays).
+
+    Parameters
+    ----------
+    run : TrainingRun
+    """
+
+    run: TrainingRun
+
+    @cached_property
+    def shapes(self) -> dict[str, GroupShape]:
+        """How the group of each axis lies on the cluster."""
+        cluster, layout = self.run.cluster, self.run.layout
+        return {axis: group_shape(cluster, layout, axis) for axis in ("tp", "cp", "dp", "embedding", "model")}
+
+    def transfer(self, collective: Collective) -> Transfer:
+        """What a collective does to the links of its group."""
+        shape = self.shapes[collective.axis]
+        return collective_transfer(collective.kind, collective.size, shape, self.run.cluster, self.run.profile.fabric)
+
+    def message(self, size: Num, sender: int, receiver: int) -> Transfer:
+        """What a message between two pipeline stages does to the links on its way."""
+        hop = pipeline_hop(self.run.cluster, self.run.layout, sender, receiver)
+        return message_transfer(
+            size,
+            leaves_domain=hop.leaves_domain,
+            nic_share=hop.nic_share,
+            cluster=self.run.cluster,
+            fabric=self.run.profile.fabric,
+        )
+
+    def task(self, operator: Operator, *, recomputed: bool = False) -> Task:
+        """Turn an operator into the blocking task that it is unless something overlaps it.
+
+        Parameters
+        ----------
+        operator : Operator
+        recomputed : bool
+            Whether the backward pass repeats it; its time then counts as ``recompute``, its communication does not.
+        """
+        if isinstance(operator, Collective):
+            transfer = self.transfer(operator)
+            return Task(operator.name, operator.axis, operator.axis, transfer.seconds, transfer=transfer)
+        run = self.run
+        seconds = compute_seconds(operator, run.cluster.device, run.profile.kernels, run.precision)
+        flop = 0.0 if isinstance(operator, OptimizerStep) else operator.flop
+        category = "recompute" if recomputed else category_of(operator)
+        return Task(operator.name, "compute", category, seconds, flop=flop)
+
+    def tasks(self, operators: Iterable[Operator], *, recomputed: bool = False) -> tuple[Task, ...]:
+        """Tasks of several operators, without those that take no time (collectives of one rank)."""
+        made = (self.task(operator, recomputed=recomputed) for operator in operators)
+        return tuple(task for task in made if any_of(task.seconds > 0))
+
+
+def category_of(operator: Gemm | Attention | Elementwise | OptimizerStep) -> str:
+    """What the time of a compute operator counts as in reports."""
+    if isinstance(operator, OptimizerStep):
+        return "optimizer"
+    if isinstance(operator, Elementwise):
+        return "memory-bound"
+    return "attention" if isinstance(operator, Attention) or operator.attention else "gemm"

@@ -1,0 +1,66 @@
+"""Which constants a prediction rests on, and where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardsim.units import format_bandwidth, format_flop_rate
+from shardsim.values.hardware import Link, LinkConstants
+from shardsim.values.results import CostNote
+from shardsim.values.training import TrainingRun
+
+
+def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
+    """List the constants that a run uses, the ones that matter most first.
+
+    Parameters
+    ----------
+    run : TrainingRun
+
+    Returns
+    -------
+    tuple of CostNote
+    """
+    return (*_compute(run), *_links(run))
+
+
+def _compute(run: TrainingRun) -> Iterator[CostNote]:
+    device, kernels = run.cluster.device, run.profile.kernels
+    share, peak = kernels.gemm_efficiency[run.precision], device.peak_flops[run.precision]
+    text = f"{share:.1%} of {format_flop_rate(peak)} {run.precision}"
+    yield CostNote("matrix products, sustained", text, kernels.provenance[f"gemm_efficiency.{run.precision}"])
+    if run.framework.attention == "flash":
+        for direction, share in kernels.attention_efficiency.items():
+            text = f"{share:.1%} of peak"
+            yield CostNote(
+                f"fused attention, {direction}", text, kernels.provenance[f"attention_efficiency.{direction}"]
+            )
+    memory = format_bandwidth(device.memory_bandwidth)
+    for kind in _kernels_of(run):
+        share = kernels.kernel_efficiency[kind]
+        yield CostNote(f"{kind} kernels", f"{share:.1%} of {memory}", kernels.provenance[f"kernel_efficiency.{kind}"])
+
+
+def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
+    """Kinds of memory-bound kernel that weigh most, those the profile knows."""
+    model = run.model
+    kinds = [model.norm, model.activation, "add", "optimizer"]
+    if run.framework.attention == "unfused":
+        kinds.append("softmax")
+    return tuple(kind for kind in kinds if kind in run.profile.kernels.kernel_efficiency)
+
+
+def _links(run: TrainingRun) -> Iterator[CostNote]:
+    cluster, links = run.cluster, run.profile.fabric.links
+    if run.layout.gpus > 1:
+        yield _link("NVLink", "all_reduce", cluster.nvlink, links["nvlink"])
+    if run.layout.gpus > cluster.gpus_per_domain:
+        yield _link("between NVLink domains", "all_reduce", cluster.nic, links["nic"])
+        if run.layout.pp > 1:
+            yield _link("pipeline messages between NVLink domains", "send_recv", cluster.nic, links["nic"])
+
+
+def _link(title: str, kind: str, link: Link, constants: LinkConstants) -> CostNote:
+    share = constants.efficiency.get(kind, constants.efficiency["default"])
+    text = f"{share:.1%} of {format_bandwidth(link.bandwidth)} ({link.name}, {kind.replace('_', '-')}, per direction)"
+    return CostNote(title, text, constants.provenance_of(kind))

@@ -1,0 +1,145 @@
+"""From what was asked for to a complete, checked training run; every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from shardsim.errors import InputError, Problem
+from shardsim.schema.framework import load_framework
+from shardsim.schema.hardware import load_cluster, load_fabric_profile, load_kernel_profile
+from shardsim.schema.model import load_model
+from shardsim.schema.run import RunRequest
+from shardsim.values.hardware import Cluster, Profile
+from shardsim.values.training import DEFAULT_ORDER, Batch, Framework, Layout, Model, TrainingRun
+from shardsim.workload.allocations import stage_allocations
+from shardsim.workload.validity import check
+
+T = TypeVar("T")
+
+
+def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
+    """Look up what a request names, fill in what follows, and check it all together.
+
+    Parameters
+    ----------
+    request : RunRequest
+    data : sequence of Path
+        A user's own data folders, searched first.
+
+    Returns
+    -------
+    TrainingRun
+
+    Raises
+    ------
+    InputError
+        Every problem found, together.
+    """
+    problems: list[Problem] = []
+    model = _try(problems, lambda: load_model(request.model, data))
+    cluster = _try(problems, lambda: load_cluster(request.cluster, data, changes=request.set))
+    framework = _framework(request, cluster, data, problems)
+    if cluster is None or model is None or framework is None:
+        raise InputError(problems)
+    kernels = _try(problems, lambda: load_kernel_profile(cluster.device.compute_profile, data))
+    fabric = _try(problems, lambda: load_fabric_profile(cluster.fabric_profile, data))
+    if kernels is None or fabric is None:
+        raise InputError(problems)
+    profile = Profile(kernels, fabric)
+    precision = _precision(request, cluster, framework, profile, problems)
+    gpus = _gpus(request, cluster, problems)
+    layout, batch = _layout(request, framework, gpus), _batch(request)
+    found, warnings = check(model, layout, batch, gpus, framework)
+    problems += found
+    if problems:
+        raise InputError(problems)
+    layout = replace(layout, dp=int(layout.dp), sp=layout.sp and layout.tp > 1)
+    run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, tuple(warnings))
+    return replace(run, framework=_settle_overlap(run, request.layout.overlap_grad_reduce))
+
+
+def _try(problems: list[Problem], load: Callable[[], T]) -> T | None:
+    try:
+        return load()
+    except InputError as error:
+        problems += error.problems
+        return None
+
+
+def _framework(
+    request: RunRequest, cluster: Cluster | None, data: Sequence[Path], problems: list[Problem]
+) -> Framework | None:
+    name = request.framework or (cluster.default_framework if cluster is not None else None)
+    return None if name is None else _try(problems, lambda: load_framework(name, data))
+
+
+def _precision(
+    request: RunRequest, cluster: Cluster, framework: Framework, profile: Profile, problems: list[Problem]
+) -> str:
+    precision = request.precision or framework.default_precision
+    usable = sorted(set(profile.kernels.gemm_efficiency) & set(cluster.device.peak_flops))
+    if precision not in usable:
+        what = f"no measured matrix-product rate for precision {precision!r} on {cluster.device.name}"
+        problems.append(Problem(what, "precision", f"one of {', '.join(usable)}"))
+    return precision
+
+
+def _gpus(request: RunRequest, cluster: Cluster, problems: list[Problem]) -> int:
+    layout = request.layout
+    replica = layout.tp * layout.pp * layout.cp
+    if request.gpus is None and layout.dp is None:
+        problems.append(Problem("neither gpus nor layout.dp is given", "gpus", "give one: the other follows"))
+        return replica
+    gpus = request.gpus if request.gpus is not None else replica * (layout.dp or 1)
+    if layout.dp is not None and gpus != replica * layout.dp:
+        what = f"gpus {gpus} is not tp x pp x cp x dp = {replica * layout.dp}"
+        problems.append(Problem(what, "gpus", "leave layout.dp out: it is derived"))
+    if cluster.max_gpus is not None and gpus > cluster.max_gpus:
+        problems.append(Problem(f"{cluster.name} has {cluster.max_gpus} GPUs, {gpus} are asked for", "gpus"))
+    return gpus
+
+
+def _layout(request: RunRequest, framework: Framework, gpus: int) -> Layout:
+    asked = request.layout
+    schedule = asked.schedule or ("interleaved" if asked.vpp > 1 else "1f1b")
+    return Layout(
+        tp=asked.tp,
+        pp=asked.pp,
+        dp=gpus / (asked.tp * asked.pp * asked.cp),
+        cp=asked.cp,
+        ep=asked.ep,
+        vpp=asked.vpp,
+        sp=framework.sequence_parallel if asked.sp is None else asked.sp,
+        zero=framework.default_zero if asked.zero is None else asked.zero,
+        schedule=schedule,
+        recompute=asked.recompute or framework.default_recompute,
+        order=asked.order or DEFAULT_ORDER,
+    )
+
+
+def _batch(request: RunRequest) -> Batch:
+    return Batch(request.batch.global_, request.batch.micro, request.batch.seq)
+
+
+def _settle_overlap(run: TrainingRun, asked: bool | None) -> Framework:
+    """Decide whether gradients are reduced behind the backward pass, once and for all engines.
+
+    ``when_it_fits`` needs room for the buckets, which are a second copy of the gradients (PyTorch's
+    DistributedDataParallel): where the fullest stage has none, the framework reduces them at the end.
+    """
+    framework = run.framework
+    if asked is not None:
+        return replace(framework, overlap_grad_reduce="always" if asked else "never")
+    if framework.overlap_grad_reduce != "when_it_fits":
+        return framework
+    stages = [
+        stage_allocations(run.model, run.layout, run.batch, framework, stage) for stage in range(int(run.layout.pp))
+    ]
+    capacity = run.cluster.device.memory_bytes
+    fits = all(
+        stage.total_at(_in_flight(run, index)) + stage.gradients <= capacity for index, stage in enumerate(stages)
+    )
+    return replace(framework, overlap_grad_reduce="always" if fits else "never")

@@ -1,0 +1,210 @@
+"""A scaling study for people and programs: table on the screen, CSV, JSON, DataFrame."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardsim.units import format_time, tflops
+from shardsim.values.scaling import MeasuredPoint, ScalingPoint, ScalingTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "shardsim.scaling/1"
+"""Name of the JSON schema; the number grows when a key changes its meaning or goes, not when one is added."""
+
+COLUMNS = (
+    "gpus",
+    "model",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "vpp",
+    "global_batch",
+    "micro_batch",
+    "iteration_s",
+    "tflops_per_gpu",
+    "tokens_per_s",
+    "mfu",
+    "efficiency",
+    "ideal_iteration_s",
+    "fits",
+    "measured_iteration_s",
+    "measured_tflops_per_gpu",
+    "measured_efficiency",
+    "iteration_error",
+    "efficiency_difference",
+    "reason",
+)
+"""Columns of the CSV file, in order. The last of the measured ones is predicted minus measured, as shares."""
+
+
+def scaling_records(table: ScalingTable) -> list[dict[str, Any]]:
+    """Lay a study out as one record for each GPU count, with the keys of ``COLUMNS``; None where there is no value.
+
+    Parameters
+    ----------
+    table : ScalingTable
+
+    Returns
+    -------
+    list of dict
+    """
+    return [_record(point, table.measured_at(point.gpus)) for point in table.points]
+
+
+def _record(point: ScalingPoint, measured: MeasuredPoint | None) -> dict[str, Any]:
+    own = {name: getattr(point, name, None) for name in COLUMNS}
+    own["tflops_per_gpu"] = None if point.flops_per_gpu is None else tflops(point.flops_per_gpu)
+    if measured is None:
+        return own
+    rate = None if measured.flops_per_gpu is None else tflops(measured.flops_per_gpu)
+    time_error = difference = None
+    if point.iteration_s is not None and measured.iteration_s is not None:
+        time_error = point.iteration_s / measured.iteration_s - 1
+    if point.efficiency is not None and measured.efficiency is not None:
+        difference = point.efficiency - measured.efficiency
+    return own | {
+        "measured_iteration_s": measured.iteration_s,
+        "measured_tflops_per_gpu": rate,
+        "measured_efficiency": measured.efficiency,
+        "iteration_error": time_error,
+        "efficiency_difference": difference,
+    }
+
+
+def scaling_csv(table: ScalingTable) -> str:
+    """Write a study as CSV: figures in full, empty cells where there is no value.
+
+    Parameters
+    ----------
+    table : ScalingTable
+
+    Returns
+    -------
+    str
+    """
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for record in scaling_records(table):
+        writer.writerow({key: _cell(value) for key, value in record.items()})
+    return buffer.getvalue()
+
+
+def _cell(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def scaling_json(table: ScalingTable) -> str:
+    """Write a study as JSON.
+
+    Parameters
+    ----------
+    table : ScalingTable
+
+    Returns
+    -------
+    str
+    """
+    record = {
+        "schema": SCHEMA,
+        "mode": table.mode,
+        "grow": table.grow,
+        "cluster": table.cluster,
+        "efficiency": table.definition,
+        "reference_tflops": None if table.reference_flops is None else tflops(table.reference_flops),
+        "points": scaling_records(table),
+        "warnings": list(table.warnings),
+    }
+    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def scaling_frame(table: ScalingTable) -> pd.DataFrame:
+    """Give a study as a DataFrame with the columns of ``COLUMNS``.
+
+    Parameters
+    ----------
+    table : ScalingTable
+
+    Returns
+    -------
+    pandas.DataFrame
+    """
+    import pandas as pd  # noqa: PLC0415  # loading pandas takes longer than a whole study
+
+    return pd.DataFrame(scaling_records(table), columns=list(COLUMNS))
+
+
+def scaling_text(table: ScalingTable) -> RenderableType:
+    """Lay a study out for the screen, within 100 columns.
+
+    Parameters
+    ----------
+    table : ScalingTable
+
+    Returns
+    -------
+    RenderableType
+    """
+    models = {point.model for point in table.points}
+    title = f"{table.mode.capitalize()} scaling of {table.grow.upper()}"
+    head = Text.assemble((title, "bold"), f" on {table.cluster}" if table.cluster else "")
+    if len(models) == 1:
+        head.append(f": {next(iter(models))}")
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    columns = ["GPUs", *(["model"] if len(models) > 1 else []), "TP", "PP", "DP", "batch", "iteration", "TFLOP/s/GPU"]
+    columns += ["tokens/s", "MFU", "efficiency", *(["measured", "difference"] if table.measured else []), "fits"]
+    for name in columns:
+        grid.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
+    for point in table.points:
+        grid.add_row(*_row(point, table.measured_at(point.gpus), table, with_model=len(models) > 1))
+    parts: list[RenderableType] = [head, Text(), grid]
+    skipped = [point for point in table.points if point.reason]
+    if skipped:
+        parts.append(Text())
+        parts += [Text(f"{point.gpus:,} GPUs, {point.model}: {point.reason}", "yellow") for point in skipped]
+    parts += [Text(), Text(f"efficiency: {table.definition}", "dim")]
+    parts += [Text(f"warning: {warning}", "yellow") for warning in table.warnings]
+    return Group(*parts)
+
+
+def _row(point: ScalingPoint, measured: MeasuredPoint | None, table: ScalingTable, *, with_model: bool) -> list[str]:
+    record = _record(point, measured)
+    layout = ["-" if degree is None else f"{degree:,}" for degree in (point.tp, point.pp, point.dp, point.global_batch)]
+    if point.iteration_s is None:
+        figures = ["no valid layout", "-", "-", "-", "-"]
+    else:
+        figures = [
+            format_time(point.iteration_s),
+            f"{record['tflops_per_gpu']:.1f}",
+            f"{point.tokens_per_s:,.0f}",
+            _percent(point.mfu),
+            _percent(point.efficiency),
+        ]
+    compared = [_percent(record["measured_efficiency"]), _points(record["efficiency_difference"])]
+    fits = "-" if point.fits is None else "yes" if point.fits else "no"
+    return [
+        f"{point.gpus:,}",
+        *([point.model] if with_model else []),
+        *layout,
+        *figures,
+        *(compared if table.measured else []),
+        fits,
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _points(difference: float | None) -> str:
+    return "-" if difference is None else f"{100 * difference:+.1f} pt"

@@ -1,0 +1,309 @@
+"""A prediction for the screen: compact, within 100 columns, plain where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardsim.report.records import AXES, peak_name
+from shardsim.units import format_size, format_time, gib, tflops
+from shardsim.values.num import Num
+from shardsim.values.provenance import Provenance
+from shardsim.values.results import CostNote, MemoryProfile, Prediction
+from shardsim.values.training import Layout, TrainingRun
+
+_BAR = 24
+_MANY_STAGES = 16
+_STYLE_OF_BASIS = {"measured": "green", "interpolated": "green", "fitted": "cyan", "assumed": "bold yellow"}
+
+
+def prediction_text(prediction: Prediction) -> RenderableType:
+    """Lay a prediction out for people.
+
+    Parameters
+    ----------
+    prediction : Prediction
+
+    Returns
+    -------
+    RenderableType
+        Print it with :func:`shardsim.report.console.show`.
+    """
+    parts: list[RenderableType] = [
+        run_text(prediction.run),
+        Text(_engine(prediction), style="dim"),
+        Text(),
+        _headline(prediction),
+        _section("From peak to achieved", "mean over ranks; the steps sum to the peak"),
+        _waterfall(prediction),
+        _section("Memory", _memory_title(prediction.memory)),
+        _memory(prediction.memory),
+    ]
+    if prediction.costs:
+        parts += [_section("Costs used", "where the seconds come from"), _costs(prediction.costs)]
+    if prediction.warnings:
+        parts += [
+            _section("Warnings"),
+            *(Padding(Text(warning, "yellow"), (0, 0, 0, 2)) for warning in prediction.warnings),
+        ]
+    return Group(*parts)
+
+
+def run_text(run: TrainingRun) -> Text:
+    """Say in three lines what is trained, where, and how it is laid out.
+
+    Parameters
+    ----------
+    run : TrainingRun
+
+    Returns
+    -------
+    Text
+    """
+    layout, cluster, batch = run.layout, run.cluster, run.batch
+    gpus = round(_scalar(layout.gpus))
+    nodes = -(-gpus // cluster.gpus_per_node)
+    text = Text()
+    text.append(run.model.name, style="bold")
+    text.append(" on ")
+    text.append(cluster.name, style="bold")
+    text.append(f": {gpus:,} GPUs ({cluster.device.name}) in {nodes:,} node{'s' * (nodes != 1)}\n")
+    text.append(f"{layout_text(layout)}\n")
+    micro_batches = round(_scalar(batch.micro_batches(layout)))
+    text.append(
+        f"batch {batch.global_batch:,g} x {batch.seq_len:,} tokens, micro-batch {batch.micro_batch:,g}, "
+        f"m = {micro_batches:,} micro-batches; {run.precision}, {run.framework.name}"
+    )
+    return text
+
+
+def layout_text(layout: Layout) -> str:
+    """Write a layout in a line: ``TP8 x PP8 x DP16, 3 chunks, interleaved, SP, recompute selective, ZeRO 1``.
+
+    Parameters
+    ----------
+    layout : Layout
+
+    Returns
+    -------
+    str
+        Axes of degree 1 are left out, except the three that everybody looks for.
+    """
+    axes = [("TP", layout.tp), ("CP", layout.cp), ("EP", layout.ep), ("PP", layout.pp), ("DP", layout.dp)]
+    degrees = " x ".join(f"{name}{size:g}" for name, size in axes if size != 1 or name in ("TP", "PP", "DP"))
+    notes = [
+        f"{layout.vpp:g} chunks" if layout.vpp != 1 else "",
+        layout.schedule if layout.pp != 1 else "",
+        "SP" if layout.sp else "",
+        f"recompute {layout.recompute}",
+        f"ZeRO {layout.zero}",
+    ]
+    return ", ".join([degrees, *filter(None, notes)])
+
+
+def bar(share: float, width: int = _BAR) -> str:
+    """Draw a share as a bar of blocks, never more than the width and never nothing for something.
+
+    Parameters
+    ----------
+    share : float
+        Between 0 and 1 (-).
+    width : int
+        Columns of a whole (-).
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> bar(0.5, 8)
+    '████'
+    """
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    if share > 0:
+        eighths = max(eighths, 1)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + " ▏▎▍▌▋▊▉"[rest].strip()
+
+
+def rounded_parts(parts: Sequence[float], decimals: int) -> list[float]:
+    """Round parts so that the rounded ones sum to the rounded whole.
+
+    Parameters
+    ----------
+    parts : sequence of float
+    decimals : int
+
+    Returns
+    -------
+    list of float
+        Each within one unit of the last decimal.
+
+    Examples
+    --------
+    >>> rounded_parts([0.4, 0.4, 0.4], 0)
+    [0.0, 1.0, 0.0]
+    """
+    rounded: list[float] = []
+    running = before = 0.0
+    for part in parts:
+        running += part
+        now = round(running, decimals)
+        rounded.append(round(now - before, decimals))
+        before = now
+    return rounded
+
+
+def provenance_text(provenance: Provenance) -> str:
+    """Write a source with what is known of its error: ``aiconfigurator 1.0 (430 points, median error 4 %)``.
+
+    Parameters
+    ----------
+    provenance : Provenance
+
+    Returns
+    -------
+    str
+    """
+    facts = [
+        f"{provenance.points:,} point{'s' * (provenance.points != 1)}" if provenance.points is not None else "",
+        f"median error {provenance.error:.1%}" if provenance.error is not None else "",
+    ]
+    known = ", ".join(filter(None, facts))
+    return f"{provenance.source} ({known})" if known else provenance.source
+
+
+def _scalar(value: Num) -> float:
+    return float(value)
+
+
+def _section(title: str, note: str = "") -> Text:
+    text = Text("\n")
+    text.append(title, style="bold")
+    if note:
+        text.append(f"  {note}", style="dim")
+    return text
+
+
+def _engine(prediction: Prediction) -> str:
+    events = prediction.execution.events
+    counted = f", {events:,} events" if events is not None else ""
+    return f"engine {prediction.execution.engine}{counted}"
+
+
+def _rows(rows: Iterable[tuple[str, str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(style="bold", justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    for name, value, note in rows:
+        table.add_row(Text(name), Text(value), Text(note))
+    return table
+
+
+def _headline(prediction: Prediction) -> RenderableType:
+    layout = prediction.run.layout
+    gpus = round(_scalar(layout.gpus))
+    peak = f"{tflops(prediction.peak_flops):g} TFLOP/s, {peak_name(prediction)}"
+    exposed = {axis: prediction.exposed_s.get(axis, 0.0) for axis in dict.fromkeys([*AXES, *prediction.exposed_s])}
+    total = sum(exposed.values())
+    by_axis = ", ".join(
+        f"{axis} {format_time(seconds)} ({seconds / prediction.iteration_s:.1%})"
+        for axis, seconds in exposed.items()
+        if seconds > 0
+    )
+    return _rows(
+        [
+            ("Iteration", format_time(prediction.iteration_s), ""),
+            (
+                "Throughput",
+                f"{prediction.tokens_per_s:,.0f} tokens/s",
+                f"{prediction.tokens_per_s_per_gpu:,.1f} per GPU",
+            ),
+            ("Compute", f"{tflops(prediction.flops_per_gpu):.1f} TFLOP/s", f"per GPU, of {peak}"),
+            ("MFU", f"{prediction.mfu:.1%}", f"model FLOP / (iteration x {gpus:,} GPUs x peak)"),
+            ("HFU", f"{prediction.hfu:.1%}", "the same with recomputed FLOP"),
+            ("Bubble", f"{prediction.bubble_fraction:.1%}", "of the iteration, idle for the schedule"),
+            ("Exposed comm.", format_time(total) if total else "none", by_axis),
+        ]
+    )
+
+
+def _waterfall(prediction: Prediction) -> RenderableType:
+    steps = prediction.waterfall
+    losses = rounded_parts([tflops(step.flops_lost) for step in steps], 1)
+    peak = tflops(prediction.peak_flops)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for _ in range(3):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+
+    def row(name: str, seconds: str, rate: str, left: float, share: float) -> None:
+        style = {"peak": "blue", "achieved": "green"}.get(name, "red")
+        drawn = Text(" " * round(left * _BAR) + bar(share), style=style)
+        table.add_row(Text(f"  {name}"), Text(seconds), Text(rate), Text(f"{share:.1%}"), drawn)
+
+    row("peak", format_time(prediction.iteration_s), f"{round(peak, 1):.1f} TFLOP/s", 0.0, 1.0)
+    remaining = peak
+    for step, loss in zip(steps, losses, strict=True):
+        lost = tflops(step.flops_lost)
+        remaining -= lost
+        row(step.name, format_time(step.seconds), f"{-loss:+.1f}        ", max(remaining / peak, 0.0), lost / peak)
+    # The achieved rate is shown as what the rounded steps leave, so that the column adds up as printed.
+    row("achieved", "", f"{round(peak, 1) - sum(losses):.1f} TFLOP/s", 0.0, tflops(prediction.flops_per_gpu) / peak)
+    return table
+
+
+def _memory_title(memory: MemoryProfile) -> str:
+    worst, stages = memory.worst_stage, len(memory.stages)
+    which = f"stage {worst} of {stages}, the fullest" if stages > 1 else "per rank"
+    return f"{which} ({format_size(memory.capacity)} each)"
+
+
+def _memory(memory: MemoryProfile) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    worst = memory.stages[memory.worst_stage]
+    for item, size in worst.items():
+        if size > 0:
+            table.add_row(Text(f"  {item}"), f"{gib(size):.2f} GiB", Text(bar(size / memory.capacity), style="blue"))
+    verdict = Text("fits", style="bold green") if memory.fits else Text("DOES NOT FIT", style="bold red")
+    share = Text(f"{memory.peak / memory.capacity:.1%} of {gib(memory.capacity):.1f} GiB: ").append_text(verdict)
+    table.add_row(Text("  total"), f"{gib(memory.peak):.2f} GiB", share)
+    parts: list[RenderableType] = [table]
+    if len(memory.stages) > 1:
+        parts.append(Padding(Text(f"by stage: {_by_stage(memory.stages)}", style="dim"), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def _by_stage(stages: Sequence[Mapping[str, float]]) -> str:
+    totals = [sum(items.values()) for items in stages]
+    if len(totals) <= _MANY_STAGES:
+        return ", ".join(f"{gib(total):.1f}" for total in totals) + " GiB"
+    return f"{gib(min(totals)):.1f} to {gib(max(totals)):.1f} GiB over {len(totals)} stages"
+
+
+def _costs(costs: Sequence[CostNote]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(max_width=34)
+    table.add_column(max_width=22)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", ratio=1)
+    for note in costs:
+        basis = note.provenance.basis
+        shown = basis.upper() if basis == "assumed" else basis
+        table.add_row(
+            Text(f"  {note.constant}"),
+            Text(note.value),
+            Text(shown, style=_STYLE_OF_BASIS.get(basis, "")),
+            Text(provenance_text(note.provenance)),
+        )
+    return table

@@ -1,0 +1,141 @@
+"""Names of catalog entries and the files behind them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from shardsim.errors import InputError, Problem
+from shardsim.schema.locate import data_roots
+
+CatalogKind = Literal["device", "cluster", "kernel-profile", "fabric-profile", "model", "framework"]
+
+FOLDERS: MappingProxyType[CatalogKind, str] = MappingProxyType(
+    {
+        "device": "topologies/devices",
+        "cluster": "topologies/clusters",
+        "kernel-profile": "topologies/profiles/kernels",
+        "fabric-profile": "topologies/profiles/fabrics",
+        "model": "workloads/models",
+        "framework": "workloads/frameworks",
+    }
+)
+_SUFFIXES = (".yaml", ".yml", ".json")
+_FEW = 12
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Say which known names come close to a wrong one, or all of them when there are few.
+
+    Parameters
+    ----------
+    name : str
+        What was written.
+    known : iterable of str
+        What exists.
+
+    Returns
+    -------
+    str
+        Such as ``did you mean dgx-a100 or dgx-a100-40gb?``; empty when nothing exists.
+
+    Examples
+    --------
+    >>> near("DGX-A10", ["dgx-a100", "dgx-h100"])
+    'did you mean dgx-a100 or dgx-h100?'
+    """
+    names = list(known)
+    by_folded = {folded: original for original in reversed(names) for folded in (original.casefold(),)}
+    close = get_close_matches(name.casefold(), list(by_folded), n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {_either([by_folded[match] for match in close])}?"
+    if not names:
+        return ""
+    if len(names) <= _FEW:
+        return f"known: {', '.join(names)}"
+    return f"known: {', '.join(names[:_FEW])} and {len(names) - _FEW} more"
+
+
+def _either(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _entries(kind: CatalogKind, extra: Sequence[Path]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for root in data_roots(extra):
+        folder = root / FOLDERS[kind]
+        if folder.is_dir():
+            for path in sorted(folder.iterdir()):
+                if path.suffix in _SUFFIXES and path.is_file():
+                    found.setdefault(path.stem, path)
+    return found
+
+
+def names(kind: CatalogKind, extra: Sequence[Path] = ()) -> tuple[str, ...]:
+    """List the entries of a kind.
+
+    Parameters
+    ----------
+    kind : {"device", "cluster", "kernel-profile", "fabric-profile", "model", "framework"}
+    extra : sequence of Path
+        A user's own data folders.
+
+    Returns
+    -------
+    tuple of str
+        File stems, sorted.
+    """
+    return tuple(sorted(_entries(kind, extra)))
+
+
+def is_path(name: str) -> bool:
+    """Tell whether a name means a file rather than a catalog entry.
+
+    It does when it ends in ``.yaml``, ``.yml`` or ``.json``, or holds a path separator.
+
+    >>> is_path("./dgx-a100"), is_path("dgx-a100")
+    (True, False)
+    """
+    separators = {"/", os.sep, os.altsep or "/"}
+    return name.lower().endswith(_SUFFIXES) or any(separator in name for separator in separators)
+
+
+def find(kind: CatalogKind, name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> Path:
+    """Find the file behind a name.
+
+    Parameters
+    ----------
+    kind : {"device", "cluster", "kernel-profile", "fabric-profile", "model", "framework"}
+    name : str
+        Catalog name, or the path of a file (see :func:`is_path`). A name is looked up in the catalog's list, so it
+        can never reach outside the catalog's folders.
+    extra : sequence of Path
+        A user's own data folders, searched first.
+    relative_to : Path or None
+        Folder from which a relative path starts, such as that of the file which names it; the working directory
+        when None.
+
+    Returns
+    -------
+    Path
+        For a path, whatever it names: the loader says whether it can be read.
+
+    Raises
+    ------
+    InputError
+        Unknown name; near names are suggested.
+    """
+    if is_path(name):
+        return Path(name) if relative_to is None else relative_to / name
+    entries = _entries(kind, extra)
+    if name in entries:
+        return entries[name]
+    label = kind.replace("-", " ")
+    right = near(name, sorted(entries))
+    if name and "\0" not in name and Path(name).exists():
+        right = f"write ./{name} to mean the file; {right}"
+    raise InputError(Problem(f"unknown {label} {name!r}", right=right))

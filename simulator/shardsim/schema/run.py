@@ -1,0 +1,176 @@
+"""The description of a run as a user writes it: a YAML file, command-line flags, or keywords in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from shardsim.errors import InputError, Problem
+from shardsim.schema.base import Count, StrictModel, Text
+from shardsim.schema.catalog import is_path
+from shardsim.schema.loader import Document, check, load_yaml
+
+MEGATRON_NAMES: dict[str, tuple[str, ...]] = {
+    "tensor_model_parallel_size": ("layout", "tp"),
+    "pipeline_model_parallel_size": ("layout", "pp"),
+    "context_parallel_size": ("layout", "cp"),
+    "expert_model_parallel_size": ("layout", "ep"),
+    "virtual_pipeline_model_parallel_size": ("layout", "vpp"),
+    "sequence_parallel": ("layout", "sp"),
+    "recompute_granularity": ("layout", "recompute"),
+    "micro_batch_size": ("batch", "micro"),
+    "global_batch_size": ("batch", "global"),
+    "seq_length": ("batch", "seq"),
+}
+"""Megatron-LM argument names that are accepted beside our own, in their section or at the top of the file."""
+
+_SECTIONS = ("layout", "batch")
+
+
+class LayoutRequest(StrictModel):
+    """Degrees and choices of a layout; what is left out follows from the framework."""
+
+    tp: Count = Field(default=1, description="tensor-parallel degree")
+    pp: Count = Field(default=1, description="pipeline-parallel degree")
+    dp: Count | None = Field(default=None, description="data-parallel degree; derived from gpus when left out")
+    cp: Count = Field(default=1, description="context-parallel degree")
+    ep: Count = Field(default=1, description="expert-parallel degree")
+    vpp: Count = Field(default=1, description="chunks a pipeline rank holds (interleaving)")
+    sp: bool | None = Field(default=None, description="Megatron sequence parallelism")
+    zero: Literal[0, 1, 2, 3] | None = Field(default=None, description="ZeRO stage; 1 is the distributed optimizer")
+    schedule: Literal["gpipe", "1f1b", "interleaved"] | None = Field(default=None, description="pipeline schedule")
+    recompute: Literal["none", "selective", "full"] | None = Field(default=None, description="activation recompute")
+    order: tuple[Literal["tp", "cp", "ep", "dp", "pp"], ...] | None = Field(
+        default=None, description="axes from fastest to slowest rank number"
+    )
+    overlap_grad_reduce: bool | None = Field(
+        default=None, description="reduce gradients while the backward pass runs; the framework decides when left out"
+    )
+
+
+class BatchRequest(StrictModel):
+    """What one iteration trains on."""
+
+    global_: Count = Field(alias="global", description="sequences an iteration, over all replicas")
+    micro: Count = Field(default=1, description="sequences a micro-batch of one replica")
+    seq: Count = Field(description="tokens a sequence")
+
+
+class RunRequest(StrictModel):
+    """One run as asked for; :func:`shardsim.program.resolve.resolve` turns it into a ``TrainingRun``."""
+
+    model: Text | dict[str, Any] = Field(description="catalog name, path of a config.json or YAML, or inline shape")
+    cluster: Text = Field(description="catalog name or path")
+    gpus: Count | None = Field(default=None, description="GPUs in all; may be left out where dp is given")
+    layout: LayoutRequest = LayoutRequest()
+    batch: BatchRequest
+    precision: Text | None = Field(default=None, description="data type of the matrix products")
+    framework: Text | None = Field(default=None, description="framework profile; the cluster's usual one if left out")
+    set: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="changes to the hardware, such as cluster.nvlink.bandwidth: 450 GB/s"
+    )
+
+
+def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> RunRequest:
+    """Read a run from a YAML file.
+
+    Parameters
+    ----------
+    path : Path
+    overrides : mapping, optional
+        Nested keys that replace those of the file, such as command-line flags.
+
+    Returns
+    -------
+    RunRequest
+        Paths in the file start from its folder and may not leave it; paths in ``overrides`` may be anywhere.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or every problem in it.
+    """
+    document = _canonical(load_yaml(path))
+    _stay_inside(document, path.parent)
+    merged = _merge(document.data, _canonical(Document(dict(overrides or {}), "command line")).data)
+    return check(Document(merged, document.file, document.lines), RunRequest)
+
+
+def request_from_mapping(data: Mapping[str, Any], where: str = "") -> RunRequest:
+    """Check a run that came from no file.
+
+    Parameters
+    ----------
+    data : mapping
+        The same keys as in the YAML file.
+    where : str
+        Name for messages, such as ``command line``.
+
+    Returns
+    -------
+    RunRequest
+
+    Raises
+    ------
+    InputError
+        Every problem at once.
+    """
+    return check(_canonical(Document(dict(data), where)), RunRequest)
+
+
+def _canonical(document: Document) -> Document:
+    """Replace Megatron-LM argument names by ours; the same thing said twice is refused."""
+    data = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.data.items()}
+    lines = dict(document.lines)
+    twice: list[Problem] = []
+    for section in ("", *_SECTIONS):
+        source = data if not section else data.get(section)
+        if not isinstance(source, dict):
+            continue
+        for key in [name for name in source if name.replace("-", "_") in MEGATRON_NAMES]:
+            target_section, target = MEGATRON_NAMES[key.replace("-", "_")]
+            path = (section, key) if section else (key,)
+            home = data.setdefault(target_section, {})
+            if not isinstance(home, dict):
+                continue
+            if target in home:
+                twice.append(Problem(f"says the same as {target_section}.{target}", document.where(path), "keep one"))
+            home[target] = source.pop(key)
+            if path in lines:
+                lines[(target_section, target)] = lines[path]
+    if twice:
+        raise InputError(twice)
+    return Document(data, document.file, lines)
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        inner = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping) and key != "model":
+            merged[key] = _merge(inner, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _stay_inside(document: Document, folder: Path) -> None:
+    """Make paths in a file absolute, and refuse those that leave the file's folder."""
+    root = folder.resolve()
+    outside: list[Problem] = []
+    for key in ("model", "cluster", "framework"):
+        name = document.data.get(key)
+        if not isinstance(name, str) or not is_path(name):
+            continue
+        target = (root / name).resolve()
+        if not target.is_relative_to(root):
+            right = f"a path below {folder or '.'}, or give it with --{key} on the command line"
+            outside.append(
+                Problem(f"{name!r} leaves the folder of the file that names it", document.where((key,)), right)
+            )
+        document.data[key] = str(target)
+    if outside:
+        raise InputError(outside)

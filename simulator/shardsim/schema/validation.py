@@ -1,0 +1,185 @@
+"""How measured tables name things: rules from other people's words to catalog names, as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from shardsim.schema.base import StrictModel, Text
+from shardsim.schema.loader import check, load_yaml
+from shardsim.schema.locate import data_roots
+
+FILE = "workloads/measured/names.yaml"
+
+
+class NameRule(StrictModel):
+    """One rule from words in a cell to a name, or to a reason why such a row cannot be expressed.
+
+    Parameters
+    ----------
+    words : tuple of str
+        Beginnings of words, in lower case, that must all occur in the cell.
+    interconnect : tuple of str
+        Words that must all occur in the columns that describe the interconnect.
+    until : int or None
+        Last year of measurement for which the rule holds.
+    name : str or None
+        The catalog name.
+    set : mapping
+        Changes to the hardware, as a run file's ``set`` (clusters only).
+    skip : str or None
+        Why a row like this is skipped; either this or ``name``.
+    note : str
+        What was assumed.
+    """
+
+    words: tuple[Text, ...]
+    interconnect: tuple[Text, ...] = ()
+    until: int | None = None
+    name: Text | None = None
+    set: dict[str, str | int | float | bool] = {}
+    skip: Text | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _one_outcome(self) -> Self:
+        if (self.name is None) == (self.skip is None):
+            raise ValueError("a rule has either a name or a skip")
+        return self
+
+    def matches(self, text: str, interconnect: str = "", year: int | None = None) -> bool:
+        """Tell whether the rule applies to a cell."""
+        if self.until is not None and (year is None or year > self.until):
+            return False
+        return _all_in(self.words, text) and _all_in(self.interconnect, interconnect)
+
+
+class ModelTraits(StrictModel):
+    """What a class of architectures implies beyond the shape, or why it cannot be expressed.
+
+    Parameters
+    ----------
+    activation, norm, position : str or None
+        As in a model file.
+    tied_embeddings, bias : bool or None
+        As in a model file.
+    skip : str or None
+        Why a row like this is skipped; either this or the traits.
+    note : str
+        What was assumed.
+    """
+
+    activation: Literal["gelu", "swiglu"] | None = None
+    norm: Literal["layernorm", "rmsnorm"] | None = None
+    position: Literal["learned", "rope"] | None = None
+    tied_embeddings: bool | None = None
+    bias: bool | None = None
+    skip: Text | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        traits = (self.activation, self.norm, self.position, self.tied_embeddings, self.bias)
+        if (self.skip is None) == any(trait is None for trait in traits):
+            raise ValueError("either all of activation, norm, position, tied_embeddings and bias, or a skip")
+        return self
+
+
+class MeasuredNames(StrictModel):
+    """All rules by which rows of a measured table become runs. The first rule that matches holds.
+
+    Parameters
+    ----------
+    source : str
+        What the rules rest on.
+    clusters, precisions, frameworks, schedules, recompute, sharding : tuple of NameRule
+        From the cells ``gpu``, ``precision``, ``framework``, ``schedule``, ``recompute`` and ``zero_stage``.
+    architectures : mapping of str to ModelTraits
+        By the ``arch_class`` cell.
+    """
+
+    source: Text
+    clusters: tuple[NameRule, ...] = ()
+    precisions: tuple[NameRule, ...] = ()
+    frameworks: tuple[NameRule, ...] = ()
+    schedules: tuple[NameRule, ...] = ()
+    recompute: tuple[NameRule, ...] = ()
+    sharding: tuple[NameRule, ...] = ()
+    architectures: dict[str, ModelTraits] = {}
+
+
+def _tokens(text: str) -> tuple[str, ...]:
+    """Split text into lower-case words; sizes such as ``80 GB``, ``80G`` and ``80 GiB`` become ``80gb``."""
+    sizes = re.sub(r"(\d)\s*gi?b?\b", r"\1gb", text.lower())
+    return tuple(re.findall(r"[a-z0-9]+", sizes))
+
+
+def _all_in(words: Iterable[str], text: str) -> bool:
+    tokens = _tokens(text)
+    return all(any(token.startswith(word) for token in tokens) for word in words)
+
+
+def first_match(
+    rules: Iterable[NameRule], text: str, interconnect: str = "", year: int | None = None
+) -> NameRule | None:
+    """Find the first rule that applies to a cell.
+
+    Parameters
+    ----------
+    rules : iterable of NameRule
+    text : str
+        The cell.
+    interconnect : str
+        The cells that describe the interconnect.
+    year : int or None
+        Year of measurement.
+
+    Returns
+    -------
+    NameRule or None
+
+    Examples
+    --------
+    >>> rules = [NameRule(words=("gb200",), name="gb200-nvl72"), NameRule(words=("b200",), name="dgx-b200")]
+    >>> first_match(rules, "NVIDIA GB200").name
+    'gb200-nvl72'
+    """
+    return next((rule for rule in rules if rule.matches(text, interconnect, year)), None)
+
+
+def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
+    """Read the rules; a user's own come before the bundled ones.
+
+    Parameters
+    ----------
+    data : sequence of Path
+        A user's own data folders.
+
+    Returns
+    -------
+    MeasuredNames
+
+    Raises
+    ------
+    InputError
+        A rules file is not valid: every problem.
+    """
+    files = [root / FILE for root in data_roots(data)]
+    found = [check(load_yaml(file), MeasuredNames) for file in files if file.is_file()]
+    architectures: dict[str, ModelTraits] = {}
+    for names in reversed(found):
+        architectures |= names.architectures
+    return MeasuredNames(
+        source="; ".join(names.source for names in found) or "no rules file",
+        clusters=tuple(rule for names in found for rule in names.clusters),
+        precisions=tuple(rule for names in found for rule in names.precisions),
+        frameworks=tuple(rule for names in found for rule in names.frameworks),
+        schedules=tuple(rule for names in found for rule in names.schedules),
+        recompute=tuple(rule for names in found for rule in names.recompute),
+        sharding=tuple(rule for names in found for rule in names.sharding),
+        architectures=architectures,
+    )

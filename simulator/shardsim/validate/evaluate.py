@@ -1,0 +1,118 @@
+"""One request through the whole house, reduced to what a table row needs, so that it can cross process walls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from shardsim.engine.predict import predict
+from shardsim.errors import ShardsimError
+from shardsim.program.resolve import resolve
+from shardsim.schema.run import request_from_mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """What a table keeps of a prediction.
+
+    Parameters
+    ----------
+    model, cluster : str
+    tp, pp, dp, cp, vpp : int
+        Degrees (-).
+    global_batch, micro_batch : int
+        Sequences (-).
+    iteration_s : float
+        [s].
+    tokens_per_s : float
+        [1/s].
+    model_flop : float
+        Model FLOP of one iteration (-).
+    flops_per_gpu : float
+        Model FLOP per second and GPU [FLOP/s].
+    mfu : float
+        (-).
+    fits : bool
+    warnings : tuple of str
+    """
+
+    model: str
+    cluster: str
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    vpp: int
+    global_batch: int
+    micro_batch: int
+    iteration_s: float
+    tokens_per_s: float
+    model_flop: float
+    flops_per_gpu: float
+    mfu: float
+    fits: bool
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a request has no prediction.
+
+    Parameters
+    ----------
+    reason : str
+        Every problem; depends on the request only.
+    """
+
+    reason: str
+
+
+class Evaluate(Protocol):
+    """Anything that turns a run's mapping into a price or a refusal. Must pickle to be used by worker processes."""
+
+    def __call__(self, run: Mapping[str, Any], engine: str, data: Sequence[Path]) -> Priced | Refused:
+        """Evaluate one run."""
+
+
+def evaluate_run(run: Mapping[str, Any], engine: str = "listing", data: Sequence[Path] = ()) -> Priced | Refused:
+    """Predict one run.
+
+    Parameters
+    ----------
+    run : mapping
+        As a run file holds it.
+    engine : {"closed", "listing", "des"}
+    data : sequence of Path
+        A user's own data folders.
+
+    Returns
+    -------
+    Priced or Refused
+        Refused where the run is not valid or this version cannot express it.
+    """
+    try:
+        training = resolve(request_from_mapping(run, "run"), data)
+        found = predict(training, engine=engine)
+    except ShardsimError as error:
+        return Refused("; ".join(str(error).splitlines()))
+    layout, batch = training.layout, training.batch
+    return Priced(
+        model=training.model.name,
+        cluster=training.cluster.name,
+        tp=int(layout.tp),
+        pp=int(layout.pp),
+        dp=int(layout.dp),
+        cp=int(layout.cp),
+        vpp=int(layout.vpp),
+        global_batch=int(batch.global_batch),
+        micro_batch=int(batch.micro_batch),
+        iteration_s=found.iteration_s,
+        tokens_per_s=found.tokens_per_s,
+        model_flop=found.model_flop,
+        flops_per_gpu=found.flops_per_gpu,
+        mfu=found.mfu,
+        fits=found.memory.fits,
+        warnings=tuple(found.warnings),
+    )

@@ -1,0 +1,187 @@
+"""The attention core: between the QKV projection and the output projection, all of it inside one rank.
+
+Byte counts are reads and writes of whole operands, once each; dropout masks are one byte an element.
+"""
+
+from __future__ import annotations
+
+from shardsim.values.num import Num
+from shardsim.values.operators import Attention, Elementwise, Gemm, GradientRole, Operator
+from shardsim.values.training import Framework, Model
+from shardsim.workload.shapes import Shapes
+
+
+def core_forward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
+    """From Q, K and V to the attention output: what selective recomputation repeats.
+
+    Parameters
+    ----------
+    model : Model
+    sizes : Shapes
+    framework : Framework
+
+    Returns
+    -------
+    tuple of Operator
+        One fused kernel, or scores, softmax (in one kernel or five) and P V.
+
+    Notes
+    -----
+    The separate kernels are those of the first Megatron-LM (github NVIDIA/Megatron-LM, mpu/transformer.py of 2019):
+    scale, multiply by the mask, subtract, softmax, dropout.
+    """
+    if framework.attention == "flash":
+        return (_fused(sizes, framework, "forward"),)
+    s, d, n = sizes.seq, sizes.head_dim, sizes.batch * sizes.heads
+    return (
+        *_repeat_kv(model, sizes, "forward"),
+        Gemm("scores", s, d, s, n, sizes.element_bytes, attention=True),
+        *_softmax_forward(sizes, framework),
+        Gemm("attention values", s, s, d, n, sizes.element_bytes, attention=True),
+    )
+
+
+def core_backward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
+    """From the gradient of the attention output to those of Q, K and V.
+
+    Parameters
+    ----------
+    model : Model
+    sizes : Shapes
+    framework : Framework
+
+    Returns
+    -------
+    tuple of Operator
+    """
+    if framework.attention == "flash":
+        return (_fused(sizes, framework, "dgrad"),)
+    s, d, n, e = sizes.seq, sizes.head_dim, sizes.batch * sizes.heads, sizes.element_bytes
+    return (
+        Gemm("probabilities dgrad", s, d, s, n, e, "dgrad", attention=True),
+        Gemm("values dgrad", s, s, d, n, e, "dgrad", attention=True),
+        *_softmax_backward(sizes, framework),
+        Gemm("query dgrad", s, s, d, n, e, "dgrad", attention=True),
+        Gemm("key dgrad", s, s, d, n, e, "dgrad", attention=True),
+        *_repeat_kv(model, sizes, "dgrad"),
+    )
+
+
+def arrange_forward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
+    """Between the QKV product and the core: rotary embedding, and copies into head-major order where made.
+
+    Parameters
+    ----------
+    model : Model
+    sizes : Shapes
+    framework : Framework
+
+    Returns
+    -------
+    tuple of Operator
+    """
+    rotate = _rotate(sizes, "forward") if model.position == "rope" else ()
+    if not framework.copies_heads:
+        return rotate
+    size = 2 * sizes.tokens * sizes.qkv * sizes.element_bytes
+    return (*rotate, Elementwise("heads first", "transpose", size, kernels=3))
+
+
+def arrange_backward(model: Model, sizes: Shapes) -> tuple[Operator, ...]:
+    """From the gradients of Q, K and V to that of the QKV product: rotation back, and one copy that joins them.
+
+    Parameters
+    ----------
+    model : Model
+    sizes : Shapes
+
+    Returns
+    -------
+    tuple of Operator
+    """
+    rotate = _rotate(sizes, "dgrad") if model.position == "rope" else ()
+    size = 2 * sizes.tokens * sizes.qkv * sizes.element_bytes
+    return (*rotate, Elementwise("join QKV gradients", "transpose", size, role="dgrad"))
+
+
+def tokens_first(sizes: Shapes, framework: Framework, role: GradientRole) -> tuple[Operator, ...]:
+    """Copy the attention output back into token-major order, or its gradient out of it; flash writes it so.
+
+    Parameters
+    ----------
+    sizes : Shapes
+    framework : Framework
+    role : {"forward", "dgrad"}
+
+    Returns
+    -------
+    tuple of Operator
+    """
+    if framework.attention == "flash":
+        return ()
+    size = 2 * sizes.tokens * sizes.context * sizes.element_bytes
+    return (Elementwise("tokens first", "transpose", size, role=role),)
+
+
+def _fused(sizes: Shapes, framework: Framework, role: GradientRole) -> Attention:
+    return Attention(
+        "attention" if role == "forward" else "attention backward",
+        batch=sizes.batch,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        seq=sizes.seq,
+        head_dim=sizes.head_dim,
+        causal=framework.causal_flop_halved,
+        role=role,
+        element_bytes=sizes.element_bytes,
+    )
+
+
+def _rotate(sizes: Shapes, role: GradientRole) -> tuple[Operator, ...]:
+    elements = sizes.tokens * (sizes.heads + sizes.kv_heads) * sizes.head_dim
+    return (Elementwise("rotary embedding", "rope", 2 * elements * sizes.element_bytes, role=role),)
+
+
+def _repeat_kv(model: Model, sizes: Shapes, role: GradientRole) -> tuple[Operator, ...]:
+    """Unfused products need a key and a value for every query head."""
+    if model.kv_heads == model.heads:
+        return ()
+    elements = 2 * sizes.tokens * (sizes.kv_heads + sizes.heads) * sizes.head_dim
+    size = elements * sizes.element_bytes
+    return (Elementwise("repeat keys and values", "transpose", size, kernels=2, role=role, attention=True),)
+
+
+def _on_scores(name: str, kind: str, bytes_per_score: float, sizes: Shapes, role: GradientRole) -> Elementwise:
+    size: Num = sizes.scores * bytes_per_score
+    return Elementwise(name, kind, size, role=role, attention=True)
+
+
+def _softmax_forward(sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
+    e = sizes.element_bytes
+    through = 2 * e  # read and written
+    dropout = (_on_scores("attention dropout", "dropout", through + 1, sizes, "forward"),) if framework.dropout else ()
+    if framework.fused_softmax:
+        # The fused causal kernel reads the unmasked half and writes the whole.
+        return (_on_scores("softmax", "softmax", 1.5 * e, sizes, "forward"), *dropout)
+    return (
+        _on_scores("scale scores", "add", through, sizes, "forward"),
+        _on_scores("mask multiply", "add", through, sizes, "forward"),
+        _on_scores("mask subtract", "add", through, sizes, "forward"),
+        _on_scores("softmax", "softmax", through, sizes, "forward"),
+        *dropout,
+    )
+
+
+def _softmax_backward(sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
+    e = sizes.element_bytes
+    through = 2 * e
+    dropout = (_on_scores("attention dropout", "dropout", through + 1, sizes, "dgrad"),) if framework.dropout else ()
+    if framework.fused_softmax:
+        # Halves of the output and of its gradient are read, the whole is written.
+        return (*dropout, _on_scores("softmax", "softmax", 2 * e, sizes, "dgrad"))
+    return (
+        *dropout,
+        _on_scores("softmax", "softmax", 3 * e, sizes, "dgrad"),
+        _on_scores("mask multiply", "add", through, sizes, "dgrad"),
+        _on_scores("scale scores", "add", through, sizes, "dgrad"),
+    )
