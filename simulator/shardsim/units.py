@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Literal
 
@@ -96,10 +97,18 @@ def parse(text: object, kind: Kind) -> float:
     factor = UNITS[kind].get(unit)
     if factor is None:
         raise ValueError(f"{unit!r} in {text!r} is not a unit of {name}; write it like {_EXAMPLES[kind]}")
-    value = float(number) * factor
+    value = _exact_product(number, factor)
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"{text!r} is not a finite, non-negative {name}")
     return value
+
+
+def _exact_product(number: str, factor: float) -> float:
+    """Multiply in decimal and round once, so that ``10 us`` is 1e-5 exactly."""
+    try:
+        return float(Decimal(number) * Decimal(repr(factor)))
+    except ArithmeticError:
+        return math.inf
 
 
 _TIME_STEPS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (1e-6, "us", 1e6), (0.0, "ns", 1e9))

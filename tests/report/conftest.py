@@ -98,18 +98,26 @@ def run() -> TrainingRun:
 
 @pytest.fixture
 def timeline() -> Timeline:
-    labels = (("F", "compute", "pass"), ("B", "compute", "pass"), ("send", "pp", "pp"))
+    labels = (
+        ("layers", "compute", "gemm"),
+        ("gradients of layers", "compute", "gemm"),
+        ("all-reduce", "tp", "tp"),
+        ("reduce gradients", "dp", "dp"),
+        ("optimizer", "compute", "optimizer"),
+    )
     rows = [
-        # start, finish, stage, microbatch, chunk, label
-        (0.0, 1.0, 0, 0, 0, 0),
-        (1.0, 2.0, 0, 1, 0, 0),
-        (1.0, 1.25, 0, 0, 0, 2),
-        (1.25, 2.25, 1, 0, 0, 0),
-        (2.25, 4.25, 1, 0, 0, 1),
-        (4.5, 6.5, 0, 0, 0, 1),
+        # start, finish, stage, microbatch, chunk, label, kind
+        (0.0, 0.75, 0, 0, 0, 0, 0),
+        (0.75, 1.0, 0, 0, 0, 2, 0),
+        (1.0, 2.0, 0, 1, 0, 0, 0),
+        (1.25, 2.25, 1, 0, 0, 0, 0),
+        (2.25, 4.25, 1, 0, 0, 1, 1),
+        (4.5, 6.5, 0, 0, 0, 1, 1),
+        (6.0, 9.0, 0, 0, 0, 3, 1),
+        (9.0, 9.5, 0, -1, -1, 4, -1),
     ]
-    start, finish, stage, microbatch, chunk, label = (np.array(column) for column in zip(*rows, strict=True))
-    return Timeline(start, finish, stage, microbatch, chunk, label, labels)
+    start, finish, stage, microbatch, chunk, label, kind = (np.array(column) for column in zip(*rows, strict=True))
+    return Timeline(start, finish, stage, microbatch, chunk, label, labels, kind)
 
 
 @pytest.fixture

@@ -86,8 +86,12 @@ def fit_times(model: Callable[[Mapping[str, float]], Array], measured: Array, co
     def times(logs: Array) -> Array:
         return model(dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
+    def log_ratios(logs: Array) -> Array:
+        ratios: Array = np.log(times(logs) / measured)
+        return ratios
+
     found = least_squares(
-        lambda logs: np.log(times(logs) / measured),
+        log_ratios,
         np.log([constant.start for constant in constants]),
         bounds=(least, most),
         loss="soft_l1",

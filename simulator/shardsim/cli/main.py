@@ -156,7 +156,7 @@ def _line(text: str) -> None:
         click.echo(printable, err=True)
 
 
-@click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("shardsim", cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="shardsim", prog_name="shardsim")
 def main() -> None:
     """Predict how a transformer trains on a GPU cluster.

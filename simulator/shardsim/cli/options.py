@@ -13,7 +13,7 @@ from shardsim.errors import InputError, Problem
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     """Read a whole number, 1 or more. click's IntRange would add its range to every line of the help."""
     try:
         number = int(text)
@@ -72,28 +72,28 @@ def json_option(command: Command) -> Command:
 
 
 _LAYOUT_OPTIONS = (
-    click.option("--tp", type=_count, metavar="N", help="Tensor-parallel degree."),
-    click.option("--pp", type=_count, metavar="N", help="Pipeline-parallel degree."),
-    click.option("--vpp", type=_count, metavar="N", help="Chunks a pipeline rank holds (interleaving)."),
-    click.option("--cp", type=_count, metavar="N", help="Context-parallel degree."),
-    click.option("--ep", type=_count, metavar="N", help="Expert-parallel degree."),
-    click.option("--etp", type=_count, metavar="N", help="Expert tensor-parallel degree (not in this version)."),
+    click.option("--tp", type=count, metavar="N", help="Tensor-parallel degree."),
+    click.option("--pp", type=count, metavar="N", help="Pipeline-parallel degree."),
+    click.option("--vpp", type=count, metavar="N", help="Chunks a pipeline rank holds (interleaving)."),
+    click.option("--cp", type=count, metavar="N", help="Context-parallel degree."),
+    click.option("--ep", type=count, metavar="N", help="Expert-parallel degree."),
+    click.option("--etp", type=count, metavar="N", help="Expert tensor-parallel degree (not in this version)."),
     click.option("--sp/--no-sp", default=None, help="Megatron sequence parallelism."),
     click.option("--zero", type=click.IntRange(0, 3), metavar="0..3", help="ZeRO stage; 1: distributed optimizer."),
     click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b or interleaved."),
     click.option("--recompute", metavar="NAME", help="Activation recompute: none, selective or full."),
-    click.option("--first-layers", type=_count, metavar="N", help="Layers of the first stage (not in this version)."),
-    click.option("--last-layers", type=_count, metavar="N", help="Layers of the last stage (not in this version)."),
+    click.option("--first-layers", type=count, metavar="N", help="Layers of the first stage (not in this version)."),
+    click.option("--last-layers", type=count, metavar="N", help="Layers of the last stage (not in this version)."),
     click.option("--pp-layout", metavar="STRING", help="Layers of every stage (not in this version)."),
 )
 _RUN_OPTIONS = (
     click.option("--model", metavar="NAME", help="Catalog name, or path of a config.json or YAML file."),
     click.option("--cluster", metavar="NAME", help="Catalog name, or path of a YAML file."),
-    click.option("--gpus", type=_count, metavar="N", help="GPUs in all; DP is what TP x PP x CP leave."),
+    click.option("--gpus", type=count, metavar="N", help="GPUs in all; DP is what TP x PP x CP leave."),
     *_LAYOUT_OPTIONS,
-    click.option("--micro-batch", type=_count, metavar="N", help="Sequences a micro-batch of one replica."),
-    click.option("--global-batch", type=_count, metavar="N", help="Sequences an iteration, over all replicas."),
-    click.option("--seq", type=_count, metavar="N", help="Tokens a sequence."),
+    click.option("--micro-batch", type=count, metavar="N", help="Sequences a micro-batch of one replica."),
+    click.option("--global-batch", type=count, metavar="N", help="Sequences an iteration, over all replicas."),
+    click.option("--seq", type=count, metavar="N", help="Tokens a sequence."),
     click.option("--precision", metavar="NAME", help="Data type of the matrix products, such as bf16."),
     click.option("--framework", metavar="NAME", help="Framework profile of the catalog."),
     click.option(

@@ -272,21 +272,15 @@ class _Planner:
     def _stage(self, stage: int) -> StagePlan:
         order = self.schedule.orders[stage]
         last = {(item.kind, item.chunk): index for index, item in enumerate(order)}
-        blocks: dict[int, BlockPlan] = {}
-        counts: Counter[int] = Counter()
+        # By place in the program, not by identity: sums must not depend on which blocks happen to be one object.
+        blocks: dict[tuple[str, int, bool], BlockPlan] = {}
+        counts: Counter[tuple[str, int, bool]] = Counter()
         done: set[Pass] = set()
         passes: list[PassPlan] = []
-
-        def planned(block: Block) -> BlockPlan:
-            counts[id(block)] += 1
-            if id(block) not in blocks:
-                blocks[id(block)] = self._block(stage, block)
-            return blocks[id(block)]
-
         for index, item in enumerate(order):
             key = (stage, item.kind, item.chunk)
-            is_last = last[item.kind, item.chunk] == index
-            block = (self.program.last_blocks.get(key) if is_last else None) or self.program.blocks.get(key)
+            replaced = last[item.kind, item.chunk] == index and key in self.program.last_blocks
+            block = (self.program.last_blocks if replaced else self.program.blocks).get(key)
             if block is None:
                 self.problems.append(f"stage {stage} runs {pass_name(*item)}, but the program has no block {key}")
             elif (stage, item.chunk) not in self.place:
@@ -294,10 +288,16 @@ class _Planner:
             elif item in done:
                 self.problems.append(f"stage {stage} runs {pass_name(*item)} twice")
             else:
-                passes.append(self._pass(stage, item, planned(block), done))
+                use = (item.kind, item.chunk, replaced)
+                counts[use] += 1
+                if use not in blocks:
+                    blocks[use] = self._block(stage, block)
+                passes.append(self._pass(stage, item, blocks[use], done))
             done.add(item)
-        passes.append(PassPlan(planned(self.program.epilogues[stage]), EPILOGUE, -1, -1))
-        return StagePlan(tuple(passes), tuple((block, counts[key]) for key, block in blocks.items()))
+        epilogue = self._block(stage, self.program.epilogues[stage])
+        passes.append(PassPlan(epilogue, EPILOGUE, -1, -1))
+        uses = [(block, counts[use]) for use, block in blocks.items()]
+        return StagePlan(tuple(passes), (*uses, (epilogue, 1)))
 
     def _pass(self, stage: int, item: Pass, block: BlockPlan, done: set[Pass]) -> PassPlan:
         kind, microbatch, chunk = item

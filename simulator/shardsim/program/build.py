@@ -6,6 +6,7 @@ micro-batch size) may be arrays: the program is then a price list for many layou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -61,7 +62,7 @@ class _Builder:
         return make_schedule(layout.schedule, int(_first(layout.pp)), microbatches, int(_first(layout.vpp)))
 
     @cached_property
-    def contents(self) -> dict[tuple[int, int], ChunkContent]:
+    def contents(self) -> Mapping[tuple[int, int], ChunkContent]:
         """What each (stage, chunk) holds."""
         return chunk_contents(self.run.model, self.schedule.virtual_stages)
 

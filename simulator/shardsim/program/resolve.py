@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from shardsim.errors import InputError, Problem
+from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
 from shardsim.schema.hardware import load_cluster, load_fabric_profile, load_kernel_profile
 from shardsim.schema.model import load_model
 from shardsim.schema.run import RunRequest
 from shardsim.values.hardware import Cluster, Profile
-from shardsim.values.training import DEFAULT_ORDER, Batch, Framework, Layout, Model, TrainingRun
+from shardsim.values.training import DEFAULT_ORDER, Batch, Framework, Layout, TrainingRun
 from shardsim.workload.allocations import stage_allocations
+from shardsim.workload.schedules import make_schedule, peak_in_flight
 from shardsim.workload.validity import check
 
 T = TypeVar("T")
@@ -38,14 +40,14 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
     InputError
         Every problem found, together.
     """
-    problems: list[Problem] = []
+    problems = unknown_changes(request.set)
     model = _try(problems, lambda: load_model(request.model, data))
     cluster = _try(problems, lambda: load_cluster(request.cluster, data, changes=request.set))
     framework = _framework(request, cluster, data, problems)
     if cluster is None or model is None or framework is None:
         raise InputError(problems)
-    kernels = _try(problems, lambda: load_kernel_profile(cluster.device.compute_profile, data))
-    fabric = _try(problems, lambda: load_fabric_profile(cluster.fabric_profile, data))
+    kernels = _try(problems, lambda: load_kernel_profile(cluster.device.compute_profile, data, changes=request.set))
+    fabric = _try(problems, lambda: load_fabric_profile(cluster.fabric_profile, data, changes=request.set))
     if kernels is None or fabric is None:
         raise InputError(problems)
     profile = Profile(kernels, fabric)
@@ -56,9 +58,9 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
     problems += found
     if problems:
         raise InputError(problems)
-    layout = replace(layout, dp=int(layout.dp), sp=layout.sp and layout.tp > 1)
+    layout = replace(layout, dp=round(float(layout.dp)), sp=layout.sp and request.layout.tp > 1)
     run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, tuple(warnings))
-    return replace(run, framework=_settle_overlap(run, request.layout.overlap_grad_reduce))
+    return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))
 
 
 def _try(problems: list[Problem], load: Callable[[], T]) -> T | None:
@@ -124,7 +126,7 @@ def _batch(request: RunRequest) -> Batch:
     return Batch(request.batch.global_, request.batch.micro, request.batch.seq)
 
 
-def _settle_overlap(run: TrainingRun, asked: bool | None) -> Framework:
+def _settle_overlap(run: TrainingRun, *, asked: bool | None) -> Framework:
     """Decide whether gradients are reduced behind the backward pass, once and for all engines.
 
     ``when_it_fits`` needs room for the buckets, which are a second copy of the gradients (PyTorch's
@@ -135,11 +137,13 @@ def _settle_overlap(run: TrainingRun, asked: bool | None) -> Framework:
         return replace(framework, overlap_grad_reduce="always" if asked else "never")
     if framework.overlap_grad_reduce != "when_it_fits":
         return framework
-    stages = [
-        stage_allocations(run.model, run.layout, run.batch, framework, stage) for stage in range(int(run.layout.pp))
-    ]
-    capacity = run.cluster.device.memory_bytes
+    overlapped = replace(framework, overlap_grad_reduce="always")
+    layout = run.layout
+    microbatches = round(float(run.batch.micro_batches(layout)))
+    schedule = make_schedule(layout.schedule, int(layout.pp), microbatches, int(layout.vpp))
     fits = all(
-        stage.total_at(_in_flight(run, index)) + stage.gradients <= capacity for index, stage in enumerate(stages)
+        stage_allocations(run.model, layout, run.batch, overlapped, stage).total_at(held)
+        <= run.cluster.device.memory_bytes
+        for stage, held in enumerate(peak_in_flight(schedule))
     )
-    return replace(framework, overlap_grad_reduce="always" if fits else "never")
+    return overlapped if fits else replace(framework, overlap_grad_reduce="never")

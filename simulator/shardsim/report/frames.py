@@ -10,7 +10,7 @@ import pandas as pd
 from shardsim.report.console import to_text
 from shardsim.report.text import prediction_text
 from shardsim.units import gib
-from shardsim.values.results import Prediction, Timeline
+from shardsim.values.results import PASS_KINDS, Prediction, Timeline
 
 _ROWS_SHOWN = 20
 
@@ -26,7 +26,8 @@ def timeline_frame(timeline: Timeline) -> pd.DataFrame:
     -------
     DataFrame
         ``start_s``, ``finish_s``, ``seconds`` [s]; ``stage``, ``microbatch``, ``chunk`` (-1 in the epilogue);
-        ``name``, ``stream``, ``category`` as categoricals.
+        ``pass`` (F, B, W; missing in the epilogue; no such column where the engine did not say), ``name``,
+        ``stream``, ``category`` as categoricals.
     """
     frame = pd.DataFrame(
         {
@@ -38,6 +39,8 @@ def timeline_frame(timeline: Timeline) -> pd.DataFrame:
             "chunk": timeline.chunk,
         }
     )
+    if timeline.kind is not None:
+        frame["pass"] = pd.Categorical.from_codes(timeline.kind, categories=pd.Index(PASS_KINDS))
     for position, column in enumerate(("name", "stream", "category")):
         names = [label[position] for label in timeline.labels]
         known = list(dict.fromkeys(names))

@@ -296,7 +296,7 @@ def _costs(costs: Sequence[CostNote]) -> RenderableType:
     table.add_column(max_width=34)
     table.add_column(max_width=22)
     table.add_column(no_wrap=True)
-    table.add_column(style="dim", ratio=1)
+    table.add_column(style="dim", ratio=1, overflow="fold")
     for note in costs:
         basis = note.provenance.basis
         shown = basis.upper() if basis == "assumed" else basis

@@ -122,7 +122,8 @@ def _passes(timeline: Timeline) -> list[_Pass]:
     end = np.full(len(found), np.iinfo(np.int64).min)
     np.minimum.at(begin, place.reshape(-1), start[inside])
     np.maximum.at(end, place.reshape(-1), finish[inside])
-    return [_Pass(*found[i].tolist(), int(begin[i]), int(end[i])) for i in np.argsort(first, kind="stable").tolist()]
+    order = np.argsort(first, kind="stable").tolist()
+    return [_Pass(*map(int, (*found[i], begin[i], end[i]))) for i in order]
 
 
 def _pass_event(item: _Pass) -> str:

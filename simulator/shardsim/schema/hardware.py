@@ -16,6 +16,7 @@ from pydantic import Field
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Bandwidth, Count, Duration, FlopRate, Power, Share, Size, StrictModel, Text
 from shardsim.schema.catalog import CatalogKind, find, near
+from shardsim.schema.changes import SOURCE, Changes, changed
 from shardsim.schema.loader import Document, KeyPath, check, load_yaml
 from shardsim.values.hardware import Cluster, Device, FabricConstants, KernelConstants, Link, LinkConstants
 from shardsim.values.provenance import Basis, Provenance
@@ -102,6 +103,7 @@ class ClusterFile(SourcedFile):
     rail_optimized: Figure[bool]
     fabric_profile: Text = Field(description="name of a file in topologies/profiles/fabrics")
     max_gpus: Figure[Count] | None = None
+    default_framework: Text = Field(description="software stack that runs of the cluster's time used")
 
 
 class KernelProfileFile(SourcedFile):
@@ -138,9 +140,17 @@ class FabricProfileFile(SourcedFile):
 
 
 _File = TypeVar("_File", bound=SourcedFile)
+_PREFIX: dict[CatalogKind, str] = {
+    "device": "device",
+    "cluster": "cluster",
+    "kernel-profile": "kernels",
+    "fabric-profile": "fabric",
+}
 
 
-def load_device(name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> Device:
+def load_device(
+    name: str, extra: Sequence[Path] = (), relative_to: Path | None = None, changes: Changes = MappingProxyType({})
+) -> Device:
     """Read a device.
 
     Parameters
@@ -151,6 +161,8 @@ def load_device(name: str, extra: Sequence[Path] = (), relative_to: Path | None 
         A user's own data folders.
     relative_to : Path or None
         Folder from which a relative path starts.
+    changes : mapping of str to value
+        Figures to replace, by dotted key (see :mod:`shardsim.schema.changes`).
 
     Returns
     -------
@@ -166,7 +178,7 @@ def load_device(name: str, extra: Sequence[Path] = (), relative_to: Path | None 
     >>> load_device("a100-sxm-80gb").peak_flops["bf16"]
     312000000000000.0
     """
-    path, _, file = _open("device", name, DeviceFile, extra, relative_to)
+    path, _, file = _open("device", name, DeviceFile, extra, relative_to, changes)
     peaks = file.peak_flops.model_dump(exclude={"source"}, exclude_none=True)
     return Device(
         name=path.stem,
@@ -180,7 +192,9 @@ def load_device(name: str, extra: Sequence[Path] = (), relative_to: Path | None 
     )
 
 
-def load_cluster(name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> Cluster:
+def load_cluster(
+    name: str, extra: Sequence[Path] = (), relative_to: Path | None = None, changes: Changes = MappingProxyType({})
+) -> Cluster:
     """Read a cluster and its device.
 
     Parameters
@@ -191,6 +205,8 @@ def load_cluster(name: str, extra: Sequence[Path] = (), relative_to: Path | None
         A user's own data folders.
     relative_to : Path or None
         Folder from which a relative path starts.
+    changes : mapping of str to value
+        Figures to replace, by dotted key (see :mod:`shardsim.schema.changes`).
 
     Returns
     -------
@@ -206,11 +222,11 @@ def load_cluster(name: str, extra: Sequence[Path] = (), relative_to: Path | None
     >>> load_cluster("dgx-2h").nic_bandwidth_per_gpu
     6250000000.0
     """
-    path, document, file = _open("cluster", name, ClusterFile, extra, relative_to)
+    path, document, file = _open("cluster", name, ClusterFile, extra, relative_to, changes)
     problems = list(_cluster_problems(document, file))
     device = None
     try:
-        device = load_device(file.device, extra, path.parent)
+        device = load_device(file.device, extra, path.parent, changes)
     except InputError as error:
         at = document.where(("device",))
         problems += [p if p.where else Problem(p.what, at, p.right) for p in error.problems]
@@ -231,10 +247,13 @@ def load_cluster(name: str, extra: Sequence[Path] = (), relative_to: Path | None
         fabric_profile=file.fabric_profile,
         max_gpus=None if file.max_gpus is None else file.max_gpus.value,
         source=_cited(file),
+        default_framework=file.default_framework,
     )
 
 
-def load_kernel_profile(name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> KernelConstants:
+def load_kernel_profile(
+    name: str, extra: Sequence[Path] = (), relative_to: Path | None = None, changes: Changes = MappingProxyType({})
+) -> KernelConstants:
     """Read the achieved efficiencies of a device.
 
     Parameters
@@ -245,6 +264,8 @@ def load_kernel_profile(name: str, extra: Sequence[Path] = (), relative_to: Path
         A user's own data folders.
     relative_to : Path or None
         Folder from which a relative path starts.
+    changes : mapping of str to value
+        Figures to replace, by dotted key (see :mod:`shardsim.schema.changes`).
 
     Returns
     -------
@@ -255,7 +276,7 @@ def load_kernel_profile(name: str, extra: Sequence[Path] = (), relative_to: Path
     InputError
         Unknown name, or every problem of the file.
     """
-    path, document, file = _open("kernel-profile", name, KernelProfileFile, extra, relative_to)
+    path, document, file = _open("kernel-profile", name, KernelProfileFile, extra, relative_to, changes)
     problems = [
         *_lacking(document, ("attention_efficiency",), file.attention_efficiency, ("forward", "backward")),
         *_lacking(document, ("kernel_efficiency",), file.kernel_efficiency, ("default",)),
@@ -274,7 +295,9 @@ def load_kernel_profile(name: str, extra: Sequence[Path] = (), relative_to: Path
     )
 
 
-def load_fabric_profile(name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> FabricConstants:
+def load_fabric_profile(
+    name: str, extra: Sequence[Path] = (), relative_to: Path | None = None, changes: Changes = MappingProxyType({})
+) -> FabricConstants:
     """Read the achieved collective bandwidths and latencies of a fabric.
 
     Parameters
@@ -285,6 +308,8 @@ def load_fabric_profile(name: str, extra: Sequence[Path] = (), relative_to: Path
         A user's own data folders.
     relative_to : Path or None
         Folder from which a relative path starts.
+    changes : mapping of str to value
+        Figures to replace, by dotted key (see :mod:`shardsim.schema.changes`).
 
     Returns
     -------
@@ -295,7 +320,7 @@ def load_fabric_profile(name: str, extra: Sequence[Path] = (), relative_to: Path
     InputError
         Unknown name, or every problem of the file.
     """
-    path, document, file = _open("fabric-profile", name, FabricProfileFile, extra, relative_to)
+    path, document, file = _open("fabric-profile", name, FabricProfileFile, extra, relative_to, changes)
     links = {"nvlink": file.links.nvlink, "nic": file.links.nic}
     problems = [
         problem
@@ -311,10 +336,15 @@ def load_fabric_profile(name: str, extra: Sequence[Path] = (), relative_to: Path
 
 
 def _open(
-    kind: CatalogKind, name: str, model: type[_File], extra: Sequence[Path], relative_to: Path | None
+    kind: CatalogKind,
+    name: str,
+    model: type[_File],
+    extra: Sequence[Path],
+    relative_to: Path | None,
+    changes: Changes,
 ) -> tuple[Path, Document, _File]:
     path = find(kind, name, extra, relative_to)
-    document = _inherited(kind, path, model, extra, ())
+    document = changed(_inherited(kind, path, model, extra, ()), changes, _PREFIX[kind])
     file = check(document, model)
     problems = list(_unknown_sources(document, file.sources))
     if problems:
@@ -351,7 +381,7 @@ def _inherited(
 def _unknown_sources(document: Document, known: Mapping[str, str]) -> Iterator[Problem]:
     """Find single words that stand as a source but are no entry of ``sources``: slips, not citations."""
     for keys, source in _named_sources(document.data, ()):
-        if source not in known and " " not in source.strip():
+        if source not in known and source != SOURCE and " " not in source.strip():
             right = near(source, known) or "write the citation out, or add it to `sources`"
             yield Problem(f"unknown source {source!r}", document.where(keys), right)
 

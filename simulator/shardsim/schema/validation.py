@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from shardsim.schema.base import StrictModel, Text
 from shardsim.schema.loader import check, load_yaml
@@ -41,7 +41,7 @@ class NameRule(StrictModel):
     interconnect: tuple[Text, ...] = ()
     until: int | None = None
     name: Text | None = None
-    set: dict[str, str | int | float | bool] = {}
+    set: dict[str, str | int | float | bool] = Field(default_factory=dict)
     skip: Text | None = None
     note: str = ""
 
@@ -109,7 +109,7 @@ class MeasuredNames(StrictModel):
     schedules: tuple[NameRule, ...] = ()
     recompute: tuple[NameRule, ...] = ()
     sharding: tuple[NameRule, ...] = ()
-    architectures: dict[str, ModelTraits] = {}
+    architectures: dict[str, ModelTraits] = Field(default_factory=dict)
 
 
 def _tokens(text: str) -> tuple[str, ...]:

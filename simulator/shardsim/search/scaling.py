@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shardsim.engine.predict import EngineName
 from shardsim.errors import InputError, Problem
 from shardsim.schema.run import RunRequest
 from shardsim.units import tflops
@@ -37,7 +38,7 @@ def scaling_study(
     executor: Executor | None = None,
     *,
     baseline_flops: float | None = None,
-    engine: str = "listing",
+    engine: EngineName = "listing",
     data: Sequence[Path] = (),
     evaluate: Evaluate = evaluate_run,
 ) -> ScalingTable:
@@ -146,11 +147,17 @@ def _check(
         if mode == "strong":
             problems.append(Problem("several models do not scale strongly", "model", "one model, or weak scaling"))
         if grow == "dp":
-            problems.append(Problem("several models do not go with a growing dp", "model", "one model, or grow tp or pp"))
+            problems.append(
+                Problem("several models do not go with a growing dp", "model", "one model, or grow tp or pp")
+            )
     taken = request.layout.tp * request.layout.pp * request.layout.cp
     if grow != "dp" and request.layout.dp is None and request.gpus is not None and request.gpus % taken:
         problems.append(
-            Problem(f"{request.gpus} GPUs are not a multiple of tp x pp x cp = {taken}", "gpus", "give dp, or such a one")
+            Problem(
+                f"{request.gpus} GPUs are not a multiple of tp x pp x cp = {taken}",
+                "gpus",
+                f"give dp, or a multiple of {taken}",
+            )
         )
     if baseline_flops is not None and not baseline_flops > 0:
         problems.append(Problem(f"a baseline of {baseline_flops:g} FLOP/s", "baseline", "a positive rate"))
@@ -158,9 +165,7 @@ def _check(
         raise InputError(problems)
 
 
-def _plan(
-    request: RunRequest, gpus: int, before: int, grow: GrowAxis, mode: ScalingMode, model: str | None
-) -> _Plan:
+def _plan(request: RunRequest, gpus: int, before: int, grow: GrowAxis, mode: ScalingMode, model: str | None) -> _Plan:
     """Lay one point out; ``before`` is the GPU count to which the request's global batch belongs."""
     run = request_mapping(request)
     if model is not None:

@@ -175,7 +175,9 @@ def _text(path: Path) -> str:
 
 def _header_problems(path: Path, columns: Sequence[str], required: Collection[str]) -> list[Problem]:
     twice = sorted({column for column in columns if column and columns.count(column) > 1})
-    problems = [Problem(f"the column {column!r} is there twice", f"{path}:1", "name each column once") for column in twice]
+    problems = [
+        Problem(f"the column {column!r} is there twice", f"{path}:1", "name each column once") for column in twice
+    ]
     for column in required:
         if column not in columns:
             close = difflib.get_close_matches(column, columns, n=2)

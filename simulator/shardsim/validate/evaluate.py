@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardsim.engine.predict import predict
+from shardsim.engine.predict import EngineName, predict
 from shardsim.errors import ShardsimError
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import request_from_mapping
@@ -72,11 +72,11 @@ class Refused:
 class Evaluate(Protocol):
     """Anything that turns a run's mapping into a price or a refusal. Must pickle to be used by worker processes."""
 
-    def __call__(self, run: Mapping[str, Any], engine: str, data: Sequence[Path]) -> Priced | Refused:
+    def __call__(self, run: Mapping[str, Any], engine: EngineName, data: Sequence[Path]) -> Priced | Refused:
         """Evaluate one run."""
 
 
-def evaluate_run(run: Mapping[str, Any], engine: str = "listing", data: Sequence[Path] = ()) -> Priced | Refused:
+def evaluate_run(run: Mapping[str, Any], engine: EngineName = "listing", data: Sequence[Path] = ()) -> Priced | Refused:
     """Predict one run.
 
     Parameters

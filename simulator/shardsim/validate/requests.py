@@ -99,7 +99,7 @@ def _model(row: MeasuredRun, names: MeasuredNames, reading: _Reading) -> dict[st
     if row.hidden is None or row.heads is None or row.seq_len is None:
         return None
     shape = {
-        "name": row.model or row.id,
+        "name": row.model or "unnamed",
         "layers": row.layers,
         "hidden": row.hidden,
         "heads": row.heads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shardsim.errors import Problem
 from shardsim.validate.csvfile import CsvRow, CsvTable, number, raise_all, read_csv, whole
@@ -140,14 +141,13 @@ def read_measured_runs(path: Path) -> tuple[MeasuredRun, ...]:
 
 
 def _run(index: int, row: CsvRow, table: CsvTable, problems: list[Problem]) -> MeasuredRun:
-    texts = {name: row.cells.get(name, "") for name in _TEXTS}
-    counts = {name: whole(row, name, table, problems) for name in _COUNTS}
+    named: dict[str, Any] = {name: row.cells.get(name, "") for name in _TEXTS}
+    named |= {name: whole(row, name, table, problems) for name in _COUNTS}
     links = [cell for name, cell in row.cells.items() if name.startswith("interconnect") and cell]
     return MeasuredRun(
         id=row.cells.get("id") or str(index),
         interconnect="; ".join(links),
         gpu_mem_gb=number(row, "gpu_mem_gb", table, problems),
         iteration_s=number(row, "iteration_time_s", table, problems),
-        **texts,
-        **counts,
+        **named,
     )

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shardsim.engine.predict import EngineName
 from shardsim.errors import InputError, Problem
 from shardsim.schema.locate import data_roots
 from shardsim.schema.validation import measured_names
@@ -26,7 +27,7 @@ def validate_runs(
     path: Path,
     data: Sequence[Path] = (),
     *,
-    engine: str = "listing",
+    engine: EngineName = "listing",
     executor: Executor | None = None,
     progress: Callable[[float, float], None] | None = None,
     evaluate: Evaluate = evaluate_run,

@@ -98,6 +98,8 @@ class Cluster:
         Size of the real machine (-), or None when any size may be asked for.
     source : str
         Datasheet or paper.
+    default_framework : str
+        Framework profile that runs on this cluster take unless another is named.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Cluster:
     fabric_profile: str
     max_gpus: int | None
     source: str
+    default_framework: str = "megatron-core"
 
     @property
     def nic_bandwidth_per_gpu(self) -> float:

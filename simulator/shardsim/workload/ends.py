@@ -13,7 +13,7 @@ from shardsim.values.training import Batch, Framework, Layout, Model
 from shardsim.workload import linear, pointwise, regions
 from shardsim.workload.parameters import (
     embedding_parameters,
-    head_parameters,
+    norm_parameters,
     padded_vocab,
     position_parameters,
     table_parameters,
@@ -74,12 +74,13 @@ def embedding_backward(model: Model, layout: Layout, batch: Batch, framework: Fr
     if model.position == "learned":
         positions = (_scatter("position embedding", z.local_hidden, position_parameters(model), z),)
     tensors = 2 if model.position == "learned" else 1
+    own = embedding_parameters(model, layout, framework)
     return (
         *(pointwise.dropout_backward("embedding", z.local_hidden, z) if framework.dropout else ()),
         *positions,
         *regions.enter_backward("embedding", layout, z),
         _scatter("embedding", z.tokens * z.hidden, table, z),
-        *pointwise.accumulate("embedding", embedding_parameters(model, layout, framework), tensors, framework, z),
+        *pointwise.accumulate("embedding", own, tensors, batch.micro_batches(layout), framework, z),
     )
 
 
@@ -133,7 +134,7 @@ def head_backward(model: Model, layout: Layout, batch: Batch, framework: Framewo
     z = shapes(model, layout, batch, framework)
     vocab = padded_vocab(model, framework, layout.tp) / layout.tp
     scale = z.tokens * vocab * (2 * _FP32 + _FP32 + z.element_bytes)
-    own = head_parameters(model, layout, framework)
+    own = table_parameters(model, layout, framework) + norm_parameters(model)
     tensors = 3 if model.norm == "layernorm" else 2
     return (
         Elementwise("loss gradient", "cross_entropy", scale, kernels=2, role="dgrad"),
@@ -142,7 +143,7 @@ def head_backward(model: Model, layout: Layout, batch: Batch, framework: Framewo
         *regions.leave_backward("lm head", layout, z),
         linear.weight_gradient("lm head", z.tokens, z.hidden, vocab, z),
         *pointwise.norm_backward("final norm", model, z),
-        *pointwise.accumulate("head", own, tensors, framework, z),
+        *pointwise.accumulate("head", own, tensors, batch.micro_batches(layout), framework, z),
     )
 
 

@@ -101,7 +101,7 @@ def layer_backward(model: Model, layout: Layout, batch: Batch, framework: Framew
         linear.weight_gradient("qkv", z.tokens, z.hidden, z.qkv, z),
         *pointwise.norm_backward("input norm", model, z),
         *pointwise.residual_gradient("attention", z),
-        *pointwise.accumulate("layer", parameters, layer_tensors(model), framework, z),
+        *pointwise.accumulate("layer", parameters, layer_tensors(model), batch.micro_batches(layout), framework, z),
     )
 
 

@@ -6,7 +6,7 @@ count, dropout masks are one byte an element. E is the size of an activation's e
 
 from __future__ import annotations
 
-from shardsim.values.num import Num
+from shardsim.values.num import Num, where
 from shardsim.values.operators import Elementwise, Operator
 from shardsim.values.training import Framework, Model
 from shardsim.workload import linear
@@ -191,14 +191,20 @@ def activate_backward(model: Model, sizes: Shapes, framework: Framework) -> tupl
     return (Elementwise("activation", "swiglu", n * 9 * e, kernels=3, role="dgrad"), *bias)
 
 
-def accumulate(name: str, parameters: Num, tensors: Num, framework: Framework, sizes: Shapes) -> tuple[Operator, ...]:
+def accumulate(
+    name: str, parameters: Num, tensors: int, microbatches: Num, framework: Framework, sizes: Shapes
+) -> tuple[Operator, ...]:
     """Add weight gradients to those of earlier micro-batches, where no GEMM does it on its way out.
 
     Parameters
     ----------
     name : str
-    parameters, tensors : Num
-        Parameters of this rank, and the tensors that hold them (-).
+    parameters : Num
+        Parameters of this rank (-).
+    tensors : int
+        Tensors that hold them (-).
+    microbatches : Num
+        Micro-batches a replica (-); the gradient of an only one is kept as it is.
     framework : Framework
     sizes : Shapes
 
@@ -209,5 +215,6 @@ def accumulate(name: str, parameters: Num, tensors: Num, framework: Framework, s
     """
     if framework.fused_gradient_accumulation:
         return ()
-    size = parameters * (sizes.element_bytes + 2 * framework.gradient_bytes)
-    return (Elementwise(f"{name} accumulation", "add", size, kernels=tensors, role="wgrad"),)
+    several = where(microbatches > 1, microbatches * 0.0 + 1.0, microbatches * 0.0)
+    size = several * parameters * (sizes.element_bytes + 2 * framework.gradient_bytes)
+    return (Elementwise(f"{name} accumulation", "add", size, kernels=several * tensors, role="wgrad"),)

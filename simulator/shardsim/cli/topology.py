@@ -1,0 +1,112 @@
+"""``shardsim topology``: what a cluster is made of, and how a layout lies on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shardsim.cli.lazy import NearNameGroup
+from shardsim.cli.options import count, data_option, json_option
+from shardsim.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from shardsim.values.hardware import Cluster
+    from shardsim.values.training import Layout
+
+DRAWN = (".png", ".svg")
+MOST_GPUS = 1_000_000
+"""GPUs whose groups are listed one by one."""
+
+
+@click.group(cls=NearNameGroup)
+def topology() -> None:
+    """Show or draw a cluster, and who talks to whom over which link."""
+
+
+@topology.command(no_args_is_help=True)
+@click.argument("name")
+@click.option("--gpus", type=count, metavar="N", help="GPUs in all; by default TP x PP x CP.")
+@click.option("--tp", type=count, default=1, metavar="N", help="Tensor-parallel degree.")
+@click.option("--pp", type=count, default=1, metavar="N", help="Pipeline-parallel degree.")
+@click.option("--cp", type=count, default=1, metavar="N", help="Context-parallel degree.")
+@click.option("--ep", type=count, default=1, metavar="N", help="Expert-parallel degree.")
+@click.option("--order", default="tp-cp-dp-pp", show_default=True, metavar="AXES", help="Rank order, fastest first.")
+@json_option
+@data_option
+def show(name: str, *, gpus: int | None, order: str, as_json: bool, data: tuple[Path, ...], **degrees: int) -> None:
+    r"""Show the facts of a cluster; with a layout, who talks to whom over which link.
+
+    \b
+    shardsim topology show dgx-a100
+    shardsim topology show nvlink300-ib100 --gpus 32 --tp 4 --pp 2
+    """
+    from rich.console import Group
+
+    from shardsim.report import console
+    from shardsim.report.records import record_json
+    from shardsim.report.topology import cluster_text, placement_text, topology_record
+    from shardsim.schema.hardware import load_cluster
+    from shardsim.topology.placement import who_talks_to_whom
+
+    cluster = load_cluster(name, data)
+    layout = _layout(cluster, gpus, order, degrees)
+    conversations = () if layout is None else who_talks_to_whom(cluster, layout)
+    if as_json:
+        click.echo(record_json(topology_record(cluster, layout, conversations)), nl=False)
+        return
+    parts = [cluster_text(cluster)]
+    if layout is not None:
+        parts.append(placement_text(cluster, layout, conversations))
+    console.show(Group(*parts))
+
+
+@topology.command(no_args_is_help=True)
+@click.argument("name")
+@click.option("--nodes", type=count, metavar="N", help="Nodes to draw; by default enough to show every kind of link.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to draw: .png or .svg."
+)
+@data_option
+def draw(name: str, *, nodes: int | None, out: Path, data: tuple[Path, ...]) -> None:
+    """Draw the fabric of a cluster: GPUs, switches, adapters, and their links."""
+    from shardsim.report.console import progress
+    from shardsim.report.save import check_outputs, save_with
+    from shardsim.report.topology import draw_fabric
+    from shardsim.schema.hardware import load_cluster
+
+    if out.suffix.lower() not in DRAWN:
+        raise InputError(Problem(f"{out} is neither PNG nor SVG", "--out", f"end it in {' or '.join(DRAWN)}"))
+    check_outputs({"--out": out})
+    cluster = load_cluster(name, data)
+    with progress(f"drawing {cluster.name}"):
+        save_with(out, lambda stream: draw_fabric(cluster, nodes, stream, out.suffix.lower().removeprefix(".")))
+
+
+def _layout(cluster: Cluster, gpus: int | None, order: str, degrees: dict[str, int]) -> Layout | None:
+    """The layout that was asked for; None when none was."""
+    from shardsim.topology.placement import axis_spans
+    from shardsim.values.training import Layout
+
+    replica = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    if gpus is None and replica == 1 and degrees["ep"] == 1:
+        return None
+    total = replica if gpus is None else gpus
+    problems: list[Problem] = []
+    if total % replica:
+        what = f"{total} GPUs are no multiple of TP x PP x CP = {replica}"
+        near = [number for number in (total // replica * replica, -(-total // replica) * replica) if number]
+        problems.append(Problem(what, "--gpus", f"such as {' or '.join(map(str, near))}"))
+    if cluster.max_gpus is not None and total > cluster.max_gpus:
+        problems.append(Problem(f"{cluster.name} has {cluster.max_gpus} GPUs, {total} are asked for", "--gpus"))
+    if total > MOST_GPUS:
+        problems.append(Problem(f"{total} GPUs are too many to list", "--gpus", f"at most {MOST_GPUS:,}"))
+    dp = max(total // replica, 1)
+    if not problems and dp % degrees["ep"]:
+        problems.append(Problem(f"EP {degrees['ep']} does not divide DP {dp}", "--ep", "a divisor of DP"))
+    if problems:
+        raise InputError(problems)
+    layout = Layout(dp=dp, order=tuple(order.split("-")), **degrees)  # type: ignore[arg-type]  # checked next
+    axis_spans(layout)
+    return layout

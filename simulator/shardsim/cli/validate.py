@@ -1,0 +1,93 @@
+"""``shardsim validate``: measurements against predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shardsim.cli.lazy import NearNameGroup
+from shardsim.cli.options import data_option, json_option
+from shardsim.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from shardsim.engine.predict import EngineName
+    from shardsim.validate.table import ValidationTable
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.group(cls=NearNameGroup)
+def validate() -> None:
+    """Compare predictions with measurements."""
+
+
+@validate.command()
+@click.argument("measured_file", metavar="[FILE.csv]", required=False, type=_FILE)
+@click.option("--out", type=_FILE, metavar="ROWS.csv", help="Write one row for every input row.")
+@click.option("--plot", type=_FILE, metavar="FILE", help="Scatter of predicted and measured times (.png or .svg).")
+@click.option("--engine", type=click.Choice(["closed", "listing", "des"]), default="listing", show_default=True)
+@json_option
+@data_option
+def runs(
+    measured_file: Path | None,
+    out: Path | None,
+    plot: Path | None,
+    engine: EngineName,
+    as_json: bool,  # noqa: FBT001  # click passes flags by name
+    data: tuple[Path, ...],
+) -> None:
+    r"""Predict every measured training run of FILE.csv; without a file, those that come with shardsim.
+
+    \b
+    Columns needed: gpu, num_gpus, layers, hidden, heads, vocab, seq_len, global_batch, micro_batch,
+    iteration_time_s. Others are used where they are: id, source, year, cluster, gpu_mem_gb, model,
+    arch_class, ffn_hidden, kv_heads, tp, pp, vpp, dp, sp, zero_stage, schedule, recompute, precision,
+    framework, interconnect_inter.
+    """
+    from shardsim.report.console import progress
+    from shardsim.report.plots import plot_format
+    from shardsim.report.save import check_outputs
+    from shardsim.validate.runs import shipped_runs, validate_runs
+
+    if plot is not None:
+        plot_format(plot)
+    check_outputs({"--out": out, "--plot": plot}, [measured_file] if measured_file is not None else [])
+    path = measured_file if measured_file is not None else shipped_runs(data)
+    with progress(f"predicting the runs of {path.name}", total=1.0) as advance:
+        table = validate_runs(path, data, engine=engine, progress=lambda _done, total: advance(1 / total))
+    if plot is not None and table.overall.predicted == 0:
+        raise InputError(Problem("no row could be predicted: there is nothing to draw", "--plot", _reasons(table)))
+    _write(table, out, plot)
+    _print(table, as_json=as_json)
+
+
+def _reasons(table: ValidationTable) -> str:
+    return "; ".join(f"{rows} rows: {reason}" for reason, rows in table.skipped[:3])
+
+
+def _write(table: ValidationTable, out: Path | None, plot: Path | None) -> None:
+    from shardsim.report.save import save_text, save_with
+
+    if out is not None:
+        from shardsim.report.validation import rows_csv
+
+        save_text(out, rows_csv(table))
+    if plot is not None:
+        from shardsim.report.plots import plot_format, validation_scatter
+
+        drawn = validation_scatter(table, plot_format(plot))
+        save_with(plot, lambda stream: stream.write(drawn))
+
+
+def _print(table: ValidationTable, *, as_json: bool) -> None:
+    if as_json:
+        from shardsim.report.validation import validation_json
+
+        click.echo(validation_json(table), nl=False)
+        return
+    from shardsim.report.console import show
+    from shardsim.report.validation import validation_text
+
+    show(validation_text(table))

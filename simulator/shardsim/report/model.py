@@ -1,0 +1,125 @@
+"""A model for people and programs: its shape, its parameters, and what a layer does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardsim.units import format_size
+from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator
+from shardsim.values.training import Model
+from shardsim.workload.parameters import model_parameters, unsplit_layer_parameters
+
+_ROLES = {"forward": "F", "dgrad": "B", "wgrad": "W"}
+
+
+def model_text(model: Model, operators: Sequence[Operator], note: str) -> RenderableType:
+    """Lay a model out for people.
+
+    Parameters
+    ----------
+    model : Model
+    operators : sequence of Operator
+        Of one layer.
+    note : str
+        What the operators hold for, such as ``TP8, micro-batch 1, 2048 tokens``.
+
+    Returns
+    -------
+    RenderableType
+    """
+    total, layer = model_parameters(model), unsplit_layer_parameters(model)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column()
+    facts.add_column()
+    for name, value in (
+        ("parameters", f"{total:,} ({total / 1e9:.4g}B); {layer:,} a layer"),
+        ("layers", f"{model.layers}"),
+        ("hidden", f"{model.hidden:,}"),
+        ("heads", f"{model.heads} of {model.head_dim}, {model.kv_heads} key-value"),
+        ("MLP", f"{model.ffn:,}, {model.activation}"),
+        ("norm", model.norm),
+        ("positions", f"{model.position}" + f", {model.max_positions:,}" * bool(model.max_positions)),
+        ("vocabulary", f"{model.vocab:,}, {'tied' if model.tied_embeddings else 'untied'} embeddings"),
+        ("biases", "all linear layers" if model.bias else "QKV only" if model.qkv_bias else "none"),
+        ("source", model.source),
+    ):
+        facts.add_row(Text(f"  {name}"), Text(value))
+    title = Text("\nOperators of a layer", style="bold").append(f"  {note}", style="not bold dim")
+    return Group(Text(model.name, style="bold"), facts, title, _operators(operators))
+
+
+def model_record(model: Model, operators: Sequence[Operator]) -> dict[str, Any]:
+    """Lay a model out as plain data.
+
+    Parameters
+    ----------
+    model : Model
+    operators : sequence of Operator
+
+    Returns
+    -------
+    dict
+        The fields of ``Model``, ``parameters``, ``layer_parameters``, and ``operators`` of one layer.
+    """
+    return {
+        "schema": "shardsim.model/1",
+        **dataclasses.asdict(model),
+        "parameters": model_parameters(model),
+        "layer_parameters": unsplit_layer_parameters(model),
+        "operators": [_operator_record(operator) for operator in operators],
+    }
+
+
+def _operator_record(operator: Operator) -> dict[str, Any]:
+    fields = {field.name: getattr(operator, field.name) for field in dataclasses.fields(operator)}
+    plain = {key: value.item() if hasattr(value, "item") else value for key, value in fields.items()}
+    return {"operator": type(operator).__name__.lower(), **plain, **_counts(operator)}
+
+
+def _counts(operator: Operator) -> dict[str, float]:
+    if isinstance(operator, Gemm | Attention | Elementwise):
+        return {"flop": float(operator.flop), "bytes_moved": float(operator.bytes_moved)}
+    return {}
+
+
+def _operators(operators: Sequence[Operator]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for _ in range(2):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_row(*(Text(head, style="dim") for head in ("", "operator", "kind", "m x k x n", "GFLOP", "moves")))
+    for operator in operators:
+        kind, shape, moved = _shape(operator)
+        flop = 0.0 if isinstance(operator, Collective) else float(getattr(operator, "flop", 0.0))
+        table.add_row(
+            Text(f"  {_ROLES.get(getattr(operator, 'role', ''), '')}"),
+            Text(operator.name),
+            Text(kind),
+            Text(shape),
+            f"{flop / 1e9:,.1f}" if flop else "",
+            format_size(moved),
+        )
+    return table
+
+
+def _shape(operator: Operator) -> tuple[str, str, float]:
+    """Kind, shape and bytes of an operator, for a row."""
+    if isinstance(operator, Gemm):
+        batch = f"{operator.batch:g} of " if operator.batch != 1 else ""
+        return "gemm", f"{batch}{operator.m:g} x {operator.k:g} x {operator.n:g}", float(operator.bytes_moved)
+    if isinstance(operator, Attention):
+        heads = f"{operator.heads:g}/{operator.kv_heads:g}"
+        shape = f"b {operator.batch:g}, a {heads}, s {operator.seq:g}, d {operator.head_dim:g}"
+        return "attention", shape, float(operator.bytes_moved)
+    if isinstance(operator, Collective):
+        return operator.kind, f"over {operator.axis}", float(operator.size)
+    kernels = f"{operator.kernels:g} kernels" if operator.kernels != 1 else ""
+    return getattr(operator, "kind", "optimizer"), kernels, float(operator.bytes_moved)

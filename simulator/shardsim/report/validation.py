@@ -1,0 +1,201 @@
+"""A validation for people and programs: summary on the screen, the rows as CSV, JSON, DataFrame."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardsim.validate.table import ErrorSummary, ValidationRow, ValidationTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "shardsim.validation/1"
+"""Name of the JSON schema; the number grows when a key changes its meaning or goes, not when one is added."""
+
+ROW_COLUMNS = ("id", "measured", "predicted", "error", "status", "reason")
+"""Columns of the rows file: times in seconds, error = predicted / measured - 1."""
+
+_MOST_GROUPS = 12
+_MOST_ROWS = 12
+_NAME_WIDTH = 58
+
+
+def rows_csv(table: ValidationTable) -> str:
+    """Write one row for every input row, in order, figures in full.
+
+    Parameters
+    ----------
+    table : ValidationTable
+
+    Returns
+    -------
+    str
+    """
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(ROW_COLUMNS)
+    writer.writerows(_row_cells(row) for row in table.rows)
+    return buffer.getvalue()
+
+
+def _row_cells(row: ValidationRow) -> list[object]:
+    return [getattr(row, column) for column in ROW_COLUMNS]
+
+
+def validation_frame(table: ValidationTable) -> pd.DataFrame:
+    """Give the rows as a DataFrame, with source, GPU, framework and model beside the columns of the rows file.
+
+    Parameters
+    ----------
+    table : ValidationTable
+
+    Returns
+    -------
+    pandas.DataFrame
+    """
+    import pandas as pd  # noqa: PLC0415  # loading pandas takes longer than most validations
+
+    columns = [*ROW_COLUMNS, "source", "gpu", "framework", "model"]
+    return pd.DataFrame([{name: getattr(row, name) for name in columns} for row in table.rows], columns=columns)
+
+
+def validation_json(table: ValidationTable) -> str:
+    """Write the summary, its groups and the reasons for skipping as JSON.
+
+    Parameters
+    ----------
+    table : ValidationTable
+
+    Returns
+    -------
+    str
+    """
+    record = {
+        "schema": SCHEMA,
+        "file": table.file,
+        "bias": "median of predicted / measured - 1",
+        "summary": _summary(table.overall),
+        "groups": {
+            grouping: [{"name": group.name} | _summary(group) for group in groups] for grouping, groups in table.groups
+        },
+        "skipped": [{"reason": reason, "rows": rows} for reason, rows in table.skipped],
+        "notes": [{"note": note, "rows": rows} for note, rows in _notes(table)],
+    }
+    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _summary(group: ErrorSummary) -> dict[str, Any]:
+    return {
+        "rows": group.rows,
+        "predicted": group.predicted,
+        "skipped": group.rows - group.predicted,
+        "median_abs_error": group.median,
+        "p90_abs_error": group.p90,
+        "bias": group.bias,
+    }
+
+
+def _notes(table: ValidationTable) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for row in table.rows:
+        for note in row.notes:
+            counts[note] = counts.get(note, 0) + 1
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def validation_text(table: ValidationTable) -> RenderableType:
+    """Lay a validation out for the screen, within 100 columns.
+
+    Parameters
+    ----------
+    table : ValidationTable
+
+    Returns
+    -------
+    RenderableType
+    """
+    overall = table.overall
+    parts: list[RenderableType] = [
+        Text.assemble((table.file, "bold"), f": {overall.predicted:,} of {overall.rows:,} runs predicted"),
+        Text(),
+    ]
+    if overall.predicted and overall.rows <= _MOST_ROWS:
+        parts += [_row_table(table.rows), Text()]
+    parts.append(_summary_table(table))
+    if table.skipped:
+        parts += [Text(), Text(f"Skipped: {overall.rows - overall.predicted:,} rows", "bold")]
+        parts.append(_counted(table.skipped))
+    notes = _notes(table)
+    if notes:
+        parts += [Text(), Text("Assumed", "bold"), _counted(notes)]
+    parts += [
+        Text(),
+        Text("error = predicted / measured - 1; bias: its median; p90: 90 % of |error| are below", "dim"),
+    ]
+    return Group(*parts)
+
+
+def _row_table(rows: Sequence[ValidationRow]) -> Table:
+    grid = _grid("run", "measured", "predicted", "error")
+    for row in rows:
+        times = [f"{time:.4g} s" if time is not None else "-" for time in (row.measured, row.predicted)]
+        grid.add_row(_cut(row.id), *times, _signed(row.error))
+    return grid
+
+
+def _summary_table(table: ValidationTable) -> Table:
+    grid = _grid("group", "runs", "median |error|", "p90", "bias")
+    grid.add_row("all", *_figures(table.overall), end_section=True)
+    for grouping, groups in table.groups:
+        known = [group for group in groups if group.predicted]
+        if len(known) < 2:
+            continue
+        grid.add_row(Text(f"by {grouping}", "bold"), "", "", "", "")
+        for group in sorted(known, key=lambda group: -group.predicted)[:_MOST_GROUPS]:
+            grid.add_row(f"  {_cut(group.name)}", *_figures(group))
+        if len(known) > _MOST_GROUPS:
+            grid.add_row(f"  and {len(known) - _MOST_GROUPS} more (--json)", "", "", "", "")
+    return grid
+
+
+def _counted(items: Sequence[tuple[str, int]]) -> RenderableType:
+    grid = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    grid.add_column(justify="right")
+    grid.add_column()
+    for text, rows in items[:_MOST_GROUPS]:
+        grid.add_row(f"{rows:,}", text)
+    if len(items) > _MOST_GROUPS:
+        rest = items[_MOST_GROUPS:]
+        grid.add_row(f"{sum(rows for _, rows in rest):,}", f"for {len(rest)} more reasons (--json)")
+    return grid
+
+
+def _grid(*columns: str) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, name in enumerate(columns):
+        grid.add_column(name, justify="right" if index else "left", no_wrap=True)
+    return grid
+
+
+def _figures(group: ErrorSummary) -> tuple[str, str, str, str]:
+    return f"{group.predicted:,}", _percent(group.median), _percent(group.p90), _signed(group.bias)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _signed(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:+.1f} %"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1].rstrip()}…"

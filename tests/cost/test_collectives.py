@@ -1,0 +1,129 @@
+"""Costs of collectives: ring and tree traffic, physical limits, scalars and arrays alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardsim.cost.collectives import achieved_bandwidth, collective_transfer, message_transfer
+from shardsim.values.hardware import Cluster, Device, FabricConstants, GroupShape, Link, LinkConstants
+from shardsim.values.provenance import Provenance
+
+NVLINK, NIC = 300e9, 25e9
+DEVICE = Device("example", 80e9, 2e12, {"bf16": 300e12, "fp32": 20e12}, 108, 400.0, "example", "invented")
+CLUSTER = Cluster(
+    name="example", device=DEVICE, gpus_per_node=8, gpus_per_domain=8, nvlink=Link("nvlink", NVLINK, 1e-6, "invented"),
+    pcie=Link("pcie", 25e9, 1e-6, "invented"), nic=Link("nic", NIC, 2e-6, "invented"), nics_per_node=8,
+    nodes_per_leaf=20, oversubscription=1.0, rail_optimized=True, fabric_profile="example", max_gpus=None,
+    source="invented",
+)  # fmt: skip
+FITTED, ASSUMED = Provenance("fitted", "invented"), Provenance("assumed", "invented")
+FABRIC = FabricConstants(
+    "example",
+    {
+        "nvlink": LinkConstants({"default": 0.8, "all_reduce": 0.9}, 10e-6, 2e-6, 1e6, FITTED),
+        "nic": LinkConstants({"default": 0.95}, 9e-6, 14e-6, 5e4, ASSUMED),
+    },
+)
+IDEAL = FabricConstants(
+    "ideal",
+    {name: LinkConstants({"default": 1.0}, 0.0, 0.0, 0.0, FITTED) for name in ("nvlink", "nic")},
+)
+KINDS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+
+
+def inside(ranks):
+    return GroupShape(ranks, ranks, ranks, 1, 1, 1, 8 * NIC)
+
+
+def across(nodes, per_node):
+    return GroupShape(nodes * per_node, per_node, per_node, nodes, nodes, 1, per_node * NIC)
+
+
+def seconds(kind, size, shape, fabric=FABRIC):
+    return collective_transfer(kind, size, shape, CLUSTER, fabric).seconds
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_of_one_costs_nothing(kind):
+    assert seconds(kind, 1e9, inside(1)) == 0.0
+
+
+def test_an_ideal_ring_all_reduce_takes_two_n_minus_one_over_n_of_the_buffer():
+    """nccl-tests doc/PERFORMANCE.md: t = 2 S (n-1) / (n B)."""
+    assert seconds("all_reduce", 8e9, inside(8), IDEAL) == pytest.approx(2 * 8e9 * 7 / 8 / NVLINK)
+
+
+def test_an_ideal_all_gather_takes_half_of_an_all_reduce():
+    gather = seconds("all_gather", 8e9, inside(8), IDEAL)
+    scatter = seconds("reduce_scatter", 8e9, inside(8), IDEAL)
+    assert gather + scatter == pytest.approx(seconds("all_reduce", 8e9, inside(8), IDEAL))
+
+
+def test_across_nodes_the_adapters_of_the_group_decide():
+    assert seconds("all_reduce", 8e9, across(4, 8), IDEAL) == pytest.approx(2 * 8e9 * 31 / 32 / (8 * NIC))
+    assert seconds("all_reduce", 8e9, across(4, 1), IDEAL) == pytest.approx(2 * 8e9 * 3 / 4 / NIC)
+
+
+def test_inside_a_node_the_adapters_do_not_matter():
+    slow = replace(CLUSTER, nic=Link("nic", 1e9, 1e-3, "invented"))
+    shape = replace(inside(8), nic_share=8e9)
+    assert collective_transfer("all_reduce", 1e9, shape, slow, FABRIC).seconds == seconds("all_reduce", 1e9, inside(8))
+
+
+def test_a_tiny_all_reduce_over_thousands_of_ranks_goes_by_tree():
+    transfer = collective_transfer("all_reduce", 4.0, across(1024, 8), CLUSTER, FABRIC)
+    assert transfer.algorithm == "tree"
+    assert transfer.seconds < 1e-3
+
+
+def test_a_large_all_reduce_goes_by_ring():
+    assert collective_transfer("all_reduce", 1e9, across(4, 8), CLUSTER, FABRIC).algorithm == "ring"
+
+
+def test_half_of_the_bandwidth_is_reached_at_the_size_so_named():
+    link = FABRIC.links["nvlink"]
+    assert achieved_bandwidth(NVLINK, "all_reduce", 1e6, link) == pytest.approx(0.9 * NVLINK / 2)
+
+
+def test_the_weakest_provenance_on_the_way_is_reported():
+    assert collective_transfer("all_reduce", 1e9, inside(8), CLUSTER, FABRIC).provenance.basis == "fitted"
+    assert collective_transfer("all_reduce", 1e9, across(2, 8), CLUSTER, FABRIC).provenance.basis == "assumed"
+
+
+def test_a_message_takes_nvlink_inside_a_domain_and_an_adapter_outside():
+    near = message_transfer(25e9, leaves_domain=0, nic_share=NIC, cluster=CLUSTER, fabric=IDEAL)
+    far = message_transfer(25e9, leaves_domain=1, nic_share=NIC, cluster=CLUSTER, fabric=IDEAL)
+    assert (near.seconds, far.seconds) == (pytest.approx(25e9 / NVLINK), pytest.approx(1.0))
+    assert message_transfer(0.0, leaves_domain=1, nic_share=NIC, cluster=CLUSTER, fabric=FABRIC).seconds == 0.0
+
+
+@given(st.sampled_from(KINDS), st.floats(1.0, 1e11), st.integers(2, 8))
+def test_no_collective_beats_the_wire(kind, size, ranks):
+    passes = 2 if kind == "all_reduce" else 1
+    assert seconds(kind, size, inside(ranks)) >= passes * size * (ranks - 1) / ranks / NVLINK
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.floats(1.0, 1e10),
+    st.floats(1.0, 10.0),
+    st.integers(1, 16),
+    st.sampled_from([1, 2, 4, 8]),
+)
+def test_more_bytes_never_take_less_time(kind, size, factor, nodes, per_node):
+    shape = across(nodes, per_node) if nodes > 1 else inside(per_node)
+    assert seconds(kind, size * factor, shape) >= seconds(kind, size, shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_over_groups_give_what_scalars_give(kind):
+    shapes = [inside(1), inside(2), inside(8), across(4, 8), across(512, 1)]
+    fields = ("ranks", "ranks_per_domain", "ranks_per_node", "domains", "nodes", "leaves", "nic_share")
+    together = GroupShape(*(np.array([float(getattr(s, f)) for s in shapes]) for f in fields))
+    for size in (4.0, 1e6, 1e9):
+        assert seconds(kind, size, together).tolist() == [seconds(kind, size, shape) for shape in shapes]

@@ -1,0 +1,68 @@
+"""Parameter counts against published sizes (facts A.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardsim.schema.model import load_model
+from shardsim.values.training import Model
+from shardsim.workload.parameters import model_parameters
+
+NARAYANAN_TABLE_1 = [
+    ("narayanan-1.7b", 1.7),
+    ("narayanan-3.6b", 3.6),
+    ("narayanan-7.5b", 7.5),
+    ("narayanan-18.4b", 18.4),
+    ("narayanan-39.1b", 39.1),
+    ("narayanan-76.1b", 76.1),
+    ("narayanan-145.6b", 145.6),
+    ("narayanan-310.1b", 310.1),
+    ("narayanan-529.6b", 529.6),
+    ("narayanan-1008b", 1008.0),
+]
+
+
+def equation_2(model: Model, seq: int) -> float:
+    """Eq. 2 of arXiv 2104.04473 as printed."""
+    layers, h, v = model.layers, model.hidden, model.vocab
+    return 12 * layers * h**2 * (1 + 13 / (12 * h) + (v + seq) / (12 * layers * h))
+
+
+@pytest.mark.parametrize(("name", "billions"), NARAYANAN_TABLE_1)
+def test_the_ten_sizes_of_narayanan_table_1_follow_from_their_shapes(name: str, billions: float) -> None:
+    model = load_model(name)
+    assert model_parameters(model) / 1e9 == pytest.approx(billions, abs=0.0505)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in NARAYANAN_TABLE_1])
+def test_equation_2_is_exact_but_for_the_final_norm_it_leaves_out(name: str) -> None:
+    model = load_model(name)
+    assert model_parameters(model) - round(equation_2(model, 2048)) == 2 * model.hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("llama-3-8b", 8_030_261_248), ("llama-3-70b", 70_553_706_496), ("llama-3-405b", 405_853_388_800)],
+)
+def test_llama_3_is_exact_to_the_parameter(name: str, parameters: int) -> None:
+    assert model_parameters(load_model(name)) == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("llama-2-7b", 6_738_415_616), ("llama-2-13b", 13_015_864_320), ("llama-2-70b", 68_976_648_192)],
+)
+def test_llama_2_has_as_many_parameters_as_its_published_weights(name: str, parameters: int) -> None:
+    assert model_parameters(load_model(name)) == parameters
+
+
+def test_gpt3_has_174_62_billion_parameters_with_the_vocabulary_of_narayanan() -> None:
+    assert model_parameters(load_model("gpt3-175b")) / 1e9 == pytest.approx(174.62, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("megatron-1.2b", 1.2), ("megatron-2.5b", 2.5), ("megatron-4.2b", 4.2), ("megatron-8.3b", 8.3)],
+)
+def test_the_four_models_of_megatron_2019_have_their_printed_sizes(name: str, billions: float) -> None:
+    assert model_parameters(load_model(name)) / 1e9 == pytest.approx(billions, abs=0.05)

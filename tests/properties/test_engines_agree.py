@@ -1,0 +1,207 @@
+"""Closed form, listing and event engine are three ways to the same answer, on any program that can finish."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardsim.engine.closed import closed_form
+from shardsim.engine.des import expected_events, simulate
+from shardsim.engine.listing import listing
+from shardsim.engine.plan import make_plan
+from shardsim.errors import ProgramError
+from shardsim.program.coalesce import coalesce
+from shardsim.values.program import Block, Pass, PipelineSchedule, Program, Task
+from shardsim.values.provenance import Provenance
+from shardsim.values.transfer import Transfer
+
+LAYOUTS = 3
+thorough = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def schedules(draw):
+    """Any order in which every pass comes after those it needs; chunks lie anywhere."""
+    p, v, m = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    virtual = draw(st.permutations([(stage, chunk) for stage in range(p) for chunk in range(v)]))
+    last, kinds = len(virtual) - 1, draw(st.sampled_from(["FB", "FBW"]))
+    todo = {(kind, k, i) for kind in kinds for k in range(last + 1) for i in range(m)}
+    needs = {
+        **{("F", k, i): ("F", k - 1, i) for k in range(1, last + 1) for i in range(m)},
+        **{("B", k, i): ("B", k + 1, i) for k in range(last) for i in range(m)},
+        **{("B", last, i): ("F", last, i) for i in range(m)},
+        **{("W", k, i): ("B", k, i) for k in range(last + 1) for i in range(m)},
+    }
+    orders = [[] for _ in range(p)]
+    while todo:
+        ready = sorted(item for item in todo if needs.get(item) not in todo)
+        kind, k, i = draw(st.sampled_from(ready))
+        todo.discard((kind, k, i))
+        orders[virtual[k][0]].append(Pass(kind, i, virtual[k][1]))
+    return PipelineSchedule("random", tuple(map(tuple, orders)), tuple(virtual), m)
+
+
+def layouts_of(number):
+    """One value for each of a few layouts."""
+    return st.lists(number, min_size=LAYOUTS, max_size=LAYOUTS).map(np.array)
+
+
+seconds = st.one_of(st.just(0.0), st.floats(1e-6, 2.0))
+
+
+@st.composite
+def blocks(draw, name, number):
+    tasks: list[Task] = []
+    for index in range(draw(st.integers(0, 5))):
+        queued = [place for place, task in enumerate(tasks) if not task.blocking]
+        more = {}
+        if draw(st.integers(0, 3)) == 0:
+            more["drains"] = tuple(draw(st.lists(st.sampled_from(["dp", "ep"]), max_size=2, unique=True)))
+        if queued and draw(st.booleans()):
+            more["waits"] = tuple(draw(st.lists(st.sampled_from(queued), max_size=2, unique=True)))
+        blocking = draw(st.integers(0, 3)) > 0
+        stream = draw(st.sampled_from(["compute", "compute", "tp", "dp"] if blocking else ["dp", "dp", "ep"]))
+        category = draw(st.sampled_from(["gemm", "tp", "recompute"] if blocking else ["dp", "zero"]))
+        tasks.append(Task(f"{name}{index}", stream, category, draw(number), draw(number), blocking=blocking, **more))
+    return Block(name, tuple(tasks))
+
+
+@st.composite
+def programs(draw, number=seconds):
+    schedule = draw(schedules())
+    stages = range(schedule.stages)
+    members = {
+        name: tuple(sorted(draw(st.sets(st.sampled_from(stages), min_size=1)))) for name in ("embedding", "norm")
+    }
+    keys = [(stage, kind, chunk) for stage, chunk in schedule.virtual_stages for kind in "FBW"]
+    transfers = {
+        key: Transfer(draw(number), {}, {}, "direct", Provenance("assumed", "test")) for key in keys if key[1] != "W"
+    }
+    agenda = draw(st.lists(st.sampled_from(["embedding", "norm"]), max_size=3))
+    meetings = [Task(name, "tp", "embedding", draw(number), rendezvous=name) for name in agenda]
+    pool = st.sampled_from([draw(blocks(f"pass {index} ", number)) for index in range(4)])
+    step = draw(blocks("step ", number))
+    return Program(
+        schedule=schedule,
+        blocks={key: draw(pool) for key in keys},
+        last_blocks={key: draw(pool) for key in keys if key[1] == "B" and draw(st.booleans())},
+        epilogues=tuple(
+            replace(step, tasks=step.tasks + tuple(task for task in meetings if stage in members[task.name]))
+            for stage in stages
+        ),
+        messages=transfers,
+        multiplicity=1,
+        rendezvous_members=members,
+    )
+
+
+def assert_same(one, other):
+    assert one.iteration_s == pytest.approx(other.iteration_s, rel=1e-9)
+    for mine, theirs in zip(one.stages, other.stages, strict=True):
+        assert mine.flop == pytest.approx(theirs.flop, rel=1e-9)
+        for category in mine.seconds.keys() | theirs.seconds.keys():
+            assert mine.seconds.get(category, 0.0) == pytest.approx(
+                theirs.seconds.get(category, 0.0), rel=1e-9, abs=1e-9 * one.iteration_s
+            )
+
+
+def layout(program, index):
+    """Take one layout out of a program of arrays."""
+
+    def scalar(task):
+        parts = {category: float(part[index]) for category, part in task.parts.items()}
+        return replace(task, seconds=float(task.seconds[index]), flop=float(task.flop[index]), parts=parts)
+
+    def block(value):
+        return replace(value, tasks=tuple(scalar(replace(t, flop=t.flop + np.zeros(LAYOUTS))) for t in value.tasks))
+
+    return replace(
+        program,
+        blocks={key: block(value) for key, value in program.blocks.items()},
+        last_blocks={key: block(value) for key, value in program.last_blocks.items()},
+        epilogues=tuple(map(block, program.epilogues)),
+        messages={key: replace(value, latency=float(value.latency[index])) for key, value in program.messages.items()},
+    )
+
+
+@thorough
+@given(program=programs())
+def test_three_engines_give_one_answer_on_operators_and_on_coalesced_runs(program):
+    reference = simulate(program)
+    merged = coalesce(program)
+    for other in (listing(program), closed_form(program), simulate(merged), listing(merged), closed_form(merged)):
+        assert_same(reference, other)
+
+
+@thorough
+@given(program=programs())
+def test_every_second_of_every_stage_is_accounted_for(program):
+    for engine in (closed_form, listing, simulate):
+        execution = engine(program)
+        for stage in execution.stages:
+            assert sum(stage.seconds.values()) == pytest.approx(execution.iteration_s, rel=1e-9)
+            assert min(stage.seconds.values()) >= -1e-12
+
+
+@thorough
+@given(program=programs(layouts_of(seconds)))
+def test_an_array_of_layouts_gives_what_each_of_them_gives_alone(program):
+    together = closed_form(program)
+    merged = closed_form(coalesce(program))
+    for index in range(LAYOUTS):
+        alone = closed_form(layout(program, index))
+        assert together.iteration_s[index] == alone.iteration_s == merged.iteration_s[index]
+        for mine, theirs in zip(together.stages, alone.stages, strict=True):
+            assert mine.flop[index] == theirs.flop
+            assert {category: value[index] for category, value in mine.seconds.items()} == theirs.seconds
+
+
+@thorough
+@given(program=programs())
+def test_the_number_of_events_follows_from_the_program(program):
+    for detail in (program, coalesce(program)):
+        assert simulate(detail).events == expected_events(make_plan(detail))
+
+
+@thorough
+@given(program=programs())
+def test_timelines_of_listing_and_event_engine_agree_row_by_row(program):
+    found, expected = simulate(program, timeline=True), listing(program, timeline=True)
+    assert simulate(program) == replace(found, timeline=None)
+    assert found.timeline.labels == expected.timeline.labels
+    for column in ("stage", "microbatch", "chunk", "label"):
+        np.testing.assert_array_equal(getattr(found.timeline, column), getattr(expected.timeline, column))
+    for column in ("start", "finish"):
+        np.testing.assert_allclose(
+            getattr(found.timeline, column), getattr(expected.timeline, column), rtol=1e-9, atol=1e-12
+        )
+
+
+@thorough
+@given(program=programs())
+def test_coalescing_twice_changes_nothing(program):
+    merged = coalesce(program)
+    assert coalesce(merged) == merged
+
+
+@settings(max_examples=80, deadline=None)
+@given(program=programs(), data=st.data())
+def test_a_program_with_passes_in_the_wrong_order_is_refused_or_finishes_but_never_hangs(program, data):
+    orders = tuple(tuple(data.draw(st.permutations(order))) for order in program.schedule.orders)
+    shuffled = replace(program, schedule=replace(program.schedule, orders=orders))
+    results = [outcome(engine, shuffled) for engine in (closed_form, listing, simulate)]
+    if "stuck" in results:
+        assert results == ["stuck"] * 3
+    else:
+        assert results == pytest.approx([results[0]] * 3, rel=1e-9)
+
+
+def outcome(engine, program):
+    try:
+        return engine(program).iteration_s
+    except ProgramError as refused:
+        return "stuck" if "stuck" in str(refused) else str(refused)
