@@ -60,9 +60,7 @@ def test_korthikanti_table_2(name: str, t: int) -> None:
         (KORTHIKANTI[3], 131.25, 26.5625),
     ],
 )
-def test_korthikanti_figure_1_activations(
-    case: tuple[str, int, int, int], plain: float, selective_sp: float
-) -> None:
+def test_korthikanti_figure_1_activations(case: tuple[str, int, int, int], plain: float, selective_sp: float) -> None:
     name, micro, pp, vpp = case
     model, batch = load_model(name), Batch(micro * 64, micro, 2048)
     layout = Layout(tp=8, pp=pp, dp=1, vpp=vpp)

@@ -162,6 +162,7 @@ def prediction(run: TrainingRun, timeline: Timeline) -> Prediction:
             CostNote("gemm efficiency, bf16", "80 %", FITTED),
             CostNote("nvlink bandwidth", "300 GB/s", DATASHEET),
             CostNote("nvlink all-reduce efficiency", "80 %", ASSUMED),
+            CostNote("nvlink latency", "5 us", ASSUMED),
         ),
         warnings=("no error band: this prediction was not checked against measured runs like it",),
     )

@@ -116,7 +116,7 @@ def _report(error: Exception) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     status, lines = _explain(error)
-    for line in lines:
+    for line in dict.fromkeys(lines):
         _line(f"error: {line}")
     return status
 

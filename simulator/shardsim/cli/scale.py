@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from shardsim.engine.predict import EngineName
     from shardsim.schema.run import RunRequest
-    from shardsim.values.scaling import GrowAxis, ScalingTable
+    from shardsim.values.scaling import Grow, ScalingTable
 
 _FILE = click.Path(path_type=Path)
 _COUNT = click.IntRange(min=1)
@@ -99,6 +99,7 @@ def scale(
     from shardsim.report.save import check_outputs
     from shardsim.search.measured import read_measured
     from shardsim.search.scaling import scaling_study
+    from shardsim.search.workers import processes
 
     for plot in plots:
         plot_format(plot)
@@ -107,11 +108,11 @@ def scale(
     gpus = _counts(counts)
     names = [name.strip() for name in model.split(",")] if model else []
     request = _request(run_file, names, flags, settings, grow)
-    with progress(f"scaling over {len(gpus)} GPU counts"), _executor(workers) as executor:
+    with progress(f"scaling over {len(gpus)} GPU counts"), processes(workers) as executor:
         table = scaling_study(
             request,
             gpus,
-            cast("GrowAxis", grow),
+            cast("Grow", grow),
             "weak" if weak else "strong",
             models=names if len(names) > 1 else None,
             measured=() if measured is None else read_measured(measured),
@@ -145,18 +146,6 @@ def _request(
     if flags["dp"] is not None:
         keys.setdefault("layout", {})["dp"] = flags["dp"]
     return load_run(run_file, keys) if run_file is not None else request_from_mapping(keys, "command line")
-
-
-def _executor(workers: int) -> Any:
-    """Processes that price points, started afresh so that nothing depends on this one; none for a single worker."""
-    import contextlib
-
-    if workers == 1:
-        return contextlib.nullcontext()
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _refuse_empty(table: ScalingTable) -> None:

@@ -52,7 +52,8 @@ def show(name: str, *, gpus: int | None, order: str, as_json: bool, data: tuple[
 
     cluster = load_cluster(name, data)
     layout = _layout(cluster, gpus, order, degrees)
-    conversations = () if layout is None else who_talks_to_whom(cluster, layout)
+    with console.progress(f"placing a layout on {cluster.name}"):
+        conversations = () if layout is None else who_talks_to_whom(cluster, layout)
     if as_json:
         click.echo(record_json(topology_record(cluster, layout, conversations)), nl=False)
         return

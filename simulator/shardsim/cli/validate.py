@@ -28,6 +28,9 @@ def validate() -> None:
 @click.option("--out", type=_FILE, metavar="ROWS.csv", help="Write one row for every input row.")
 @click.option("--plot", type=_FILE, metavar="FILE", help="Scatter of predicted and measured times (.png or .svg).")
 @click.option("--engine", type=click.Choice(["closed", "listing", "des"]), default="listing", show_default=True)
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes that work."
+)
 @json_option
 @data_option
 def runs(
@@ -35,6 +38,7 @@ def runs(
     out: Path | None,
     plot: Path | None,
     engine: EngineName,
+    workers: int,
     as_json: bool,  # noqa: FBT001  # click passes flags by name
     data: tuple[Path, ...],
 ) -> None:
@@ -49,14 +53,17 @@ def runs(
     from shardsim.report.console import progress
     from shardsim.report.plots import plot_format
     from shardsim.report.save import check_outputs
+    from shardsim.search.workers import processes
     from shardsim.validate.runs import shipped_runs, validate_runs
 
     if plot is not None:
         plot_format(plot)
     check_outputs({"--out": out, "--plot": plot}, [measured_file] if measured_file is not None else [])
     path = measured_file if measured_file is not None else shipped_runs(data)
-    with progress(f"predicting the runs of {path.name}", total=1.0) as advance:
-        table = validate_runs(path, data, engine=engine, progress=lambda _done, total: advance(1 / total))
+    with progress(f"predicting the runs of {path.name}", total=1.0) as advance, processes(workers) as executor:
+        table = validate_runs(
+            path, data, engine=engine, executor=executor, progress=lambda _done, total: advance(1 / total)
+        )
     if plot is not None and table.overall.predicted == 0:
         raise InputError(Problem("no row could be predicted: there is nothing to draw", "--plot", _reasons(table)))
     _write(table, out, plot)

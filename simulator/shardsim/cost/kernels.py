@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shardsim.cost.gemm import tiled_gemm_seconds
 from shardsim.values.hardware import Device, KernelConstants
 from shardsim.values.num import Num, larger
 from shardsim.values.operators import Attention, Elementwise, Gemm, OptimizerStep
@@ -41,7 +42,22 @@ def roofline_seconds(flop: Num, bytes_moved: Num, *, flop_rate: float, bandwidth
 
 
 def gemm_seconds(gemm: Gemm, device: Device, constants: KernelConstants, precision: str) -> Num:
-    """Time of a (batched) GEMM [s]."""
+    """Time of a (batched) GEMM: tile by tile where the profile has such constants, by the roofline otherwise [s]."""
+    if constants.tile is not None:
+        return tiled_gemm_seconds(
+            gemm.m,
+            gemm.n,
+            gemm.k,
+            gemm.batch,
+            bytes_moved=gemm.bytes_moved,
+            constants=constants.tile,
+            peak=device.peak_flops[precision],
+            sustained=constants.gemm_efficiency[precision],
+            multiprocessors=device.multiprocessors,
+            bandwidth=device.memory_bandwidth,
+            memory_efficiency=constants.gemm_memory_efficiency,
+            overhead=constants.gemm_overhead,
+        )
     return roofline_seconds(
         gemm.flop,
         gemm.bytes_moved,

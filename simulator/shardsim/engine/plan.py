@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from shardsim.errors import ProgramError
 from shardsim.program.coalesce import free_runs, seconds_by_category, side_streams, total, waiting_problems
 from shardsim.values.num import Num
-from shardsim.values.program import Block, Pass, PipelineSchedule, Program, Task
+from shardsim.values.program import Block, Pass, PassKind, PipelineSchedule, Program, Task
 
 PassKey: TypeAlias = tuple[int, str, int, int]
 """Stage, pass kind, micro-batch, chunk: names a pass, and the message that it sends."""
@@ -238,6 +239,30 @@ def meeting_reason(name: str, generation: int, members: tuple[int, ...]) -> str:
     return f"meeting {generation + 1} {name!r} of stages {', '.join(map(str, members))}"
 
 
+class _Route(NamedTuple):
+    """What every pass of one kind and chunk of a stage needs and sends.
+
+    Parameters
+    ----------
+    after : (str, int) or None
+        Kind and chunk of the pass of the same stage and micro-batch that must come before it.
+    sender : (int, str, int) or None
+        Stage, kind and chunk of the pass whose message it waits for.
+    message : Num
+        Time of that message [s].
+    sends : bool
+        Whether the next pass of the micro-batch runs on another stage.
+    sends_seconds : Num
+        Time of the message to it [s].
+    """
+
+    after: tuple[PassKind, int] | None = None
+    sender: tuple[int, PassKind, int] | None = None
+    message: Num = 0.0
+    sends: bool = False
+    sends_seconds: Num = 0.0
+
+
 class _Planner:
     """Walks a program once; collects every problem on the way."""
 
@@ -257,8 +282,11 @@ class _Planner:
                 f"the program has {len(self.program.epilogues)} epilogues for {self.schedule.stages} stages"
             )
         else:
-            for key, seconds in self.message_seconds.items():
-                self._check_number(seconds, f"the message {key}")
+            self.problems += [
+                _bad_time(f"message {key}", seconds)
+                for key, seconds in self.message_seconds.items()
+                if not self._is_time(seconds)
+            ]
             stages = [self._stage(stage) for stage in range(self.schedule.stages)]
         shape: tuple[int, ...] | None = None
         try:
@@ -272,82 +300,87 @@ class _Planner:
     def _stage(self, stage: int) -> StagePlan:
         order = self.schedule.orders[stage]
         last = {(item.kind, item.chunk): index for index, item in enumerate(order)}
+        routes = {key: self._route(stage, *key) for key in last}
         # By place in the program, not by identity: sums must not depend on which blocks happen to be one object.
         blocks: dict[tuple[str, int, bool], BlockPlan] = {}
         counts: Counter[tuple[str, int, bool]] = Counter()
         done: set[Pass] = set()
         passes: list[PassPlan] = []
         for index, item in enumerate(order):
-            key = (stage, item.kind, item.chunk)
-            replaced = last[item.kind, item.chunk] == index and key in self.program.last_blocks
-            block = (self.program.last_blocks if replaced else self.program.blocks).get(key)
-            if block is None:
-                self.problems.append(f"stage {stage} runs {pass_name(*item)}, but the program has no block {key}")
-            elif (stage, item.chunk) not in self.place:
-                self.problems.append(f"stage {stage} runs {pass_name(*item)}, but holds no chunk {item.chunk}")
-            elif item in done:
-                self.problems.append(f"stage {stage} runs {pass_name(*item)} twice")
-            else:
-                use = (item.kind, item.chunk, replaced)
-                counts[use] += 1
-                if use not in blocks:
-                    blocks[use] = self._block(stage, block)
-                passes.append(self._pass(stage, item, blocks[use], done))
+            kind, microbatch, chunk = item
+            route = routes[kind, chunk]
+            if route is None:
+                continue
+            replaced = last[kind, chunk] == index and (stage, kind, chunk) in self.program.last_blocks
+            use = (kind, chunk, replaced)
+            counts[use] += 1
+            if use not in blocks:
+                source = self.program.last_blocks if replaced else self.program.blocks
+                blocks[use] = self._block(stage, self._found(source, (stage, kind, chunk)))
+            self._check_order(stage, item, route, done)
             done.add(item)
+            passes.append(
+                PassPlan(
+                    blocks[use],
+                    kind,
+                    microbatch,
+                    chunk,
+                    None if route.sender is None else (route.sender[0], route.sender[1], microbatch, route.sender[2]),
+                    route.message,
+                    (stage, kind, microbatch, chunk) if route.sends else None,
+                    route.sends_seconds,
+                )
+            )
         epilogue = self._block(stage, self.program.epilogues[stage])
         passes.append(PassPlan(epilogue, EPILOGUE, -1, -1))
         uses = [(block, counts[use]) for use, block in blocks.items()]
         return StagePlan(tuple(passes), (*uses, (epilogue, 1)))
 
-    def _pass(self, stage: int, item: Pass, block: BlockPlan, done: set[Pass]) -> PassPlan:
-        kind, microbatch, chunk = item
-        needs: PassKey | None = None
-        message: Num = 0.0
-        source = self._source(stage, item)
-        if source is not None:
-            sender, wanted = source
-            if sender == stage:
-                if wanted not in done:
-                    self.problems.append(
-                        f"stage {stage} is stuck in {pass_name(*item)}: it needs {pass_name(*wanted)}, "
-                        "which the same stage runs later or never"
-                    )
-            elif (sender, wanted.kind, wanted.chunk) not in self.message_seconds:
-                self.problems.append(
-                    f"stage {stage} is stuck in {pass_name(*item)}: nobody sends the message of "
-                    f"{pass_name(*wanted)} from stage {sender} (no messages[{(sender, wanted.kind, wanted.chunk)}])"
-                )
-            else:
-                needs = (sender, *wanted)
-                message = self.message_seconds[sender, wanted.kind, wanted.chunk]
-        sends = (stage, kind, microbatch, chunk) if self._goes_elsewhere(stage, kind, chunk) else None
-        seconds = self.message_seconds.get((stage, kind, chunk), 0.0) if sends else 0.0
-        return PassPlan(block, kind, microbatch, chunk, needs, message, sends, seconds)
+    def _found(self, blocks: Mapping[tuple[int, str, int], Block], key: tuple[int, str, int]) -> Block:
+        if key not in blocks:
+            stage, kind, chunk = key
+            self.problems.append(
+                f"stage {stage} runs {kind} passes of chunk {chunk}, but the program has no block {key}"
+            )
+        return blocks.get(key, Block("missing", ()))
 
-    def _source(self, stage: int, item: Pass) -> tuple[int, Pass] | None:
-        """Find the stage and the pass that come before this one in its micro-batch."""
-        kind, microbatch, chunk = item
-        place = self.place[stage, chunk]
+    def _check_order(self, stage: int, item: Pass, route: _Route, done: set[Pass]) -> None:
+        if item in done:
+            self.problems.append(f"stage {stage} runs {pass_name(*item)} twice")
+        if route.after is not None and Pass(route.after[0], item.microbatch, route.after[1]) not in done:
+            needed = pass_name(route.after[0], item.microbatch, route.after[1])
+            self.problems.append(
+                f"stage {stage} is stuck in {pass_name(*item)}: it needs {needed}, which the same stage runs later "
+                "or never"
+            )
+
+    def _route(self, stage: int, kind: PassKind, chunk: int) -> _Route | None:
+        """Find what the passes of one kind and chunk need and send; None if they cannot run at all."""
+        virtual = self.schedule.virtual_stages
+        key = (stage, kind, chunk)
+        if (stage, chunk) not in self.place:
+            self.problems.append(f"stage {stage} runs {kind} passes of chunk {chunk}, which it does not hold")
+            return None
         if kind == "W":
-            return stage, Pass("B", microbatch, chunk)
-        if kind == "F":
-            if place == 0:
-                return None
-            sender, chunk = self.schedule.virtual_stages[place - 1]
-            return sender, Pass("F", microbatch, chunk)
-        if place == len(self.schedule.virtual_stages) - 1:
-            return stage, Pass("F", microbatch, chunk)
-        sender, chunk = self.schedule.virtual_stages[place + 1]
-        return sender, Pass("B", microbatch, chunk)
-
-    def _goes_elsewhere(self, stage: int, kind: str, chunk: int) -> bool:
-        """Tell whether the next pass of the same micro-batch runs on another stage."""
-        step = {"F": 1, "B": -1}.get(kind)
-        if step is None:
-            return False
-        receiver = self.place[stage, chunk] + step
-        within = 0 <= receiver < len(self.schedule.virtual_stages)
-        return within and self.schedule.virtual_stages[receiver][0] != stage
+            return _Route(after=("B", chunk))
+        place = self.place[stage, chunk]
+        before, behind = (place - 1, place + 1) if kind == "F" else (place + 1, place - 1)
+        sends = 0 <= behind < len(virtual) and virtual[behind][0] != stage
+        seconds = self.message_seconds.get(key, 0.0) if sends else 0.0
+        if not 0 <= before < len(virtual):
+            # The first forward pass needs nothing; the first backward pass, its own forward pass.
+            return _Route(after=None if kind == "F" else ("F", chunk), sends=sends, sends_seconds=seconds)
+        source = virtual[before]
+        if source[0] == stage:
+            return _Route(after=(kind, source[1]), sends=sends, sends_seconds=seconds)
+        sender = (source[0], kind, source[1])
+        if sender not in self.message_seconds:
+            self.problems.append(
+                f"stage {stage} is stuck in its {kind} passes of chunk {chunk}: nobody sends them a message "
+                f"from chunk {source[1]} of stage {source[0]} (the program has no messages[{sender}])"
+            )
+            return None
+        return _Route(sender=sender, message=self.message_seconds[sender], sends=sends, sends_seconds=seconds)
 
     def _block(self, stage: int, block: Block) -> BlockPlan:
         self.problems += waiting_problems(block)
@@ -372,10 +405,14 @@ class _Planner:
         return Queued(index, task.stream, task.category, task.seconds, task.waits, drains)
 
     def _check_task(self, stage: int, block: Block, task: Task) -> None:
-        where = f"task {task.name!r} of block {block.name!r} on stage {stage}"
-        self._check_number(task.seconds, where)
+        good = self._is_time(task.seconds)
         for number in (task.flop, *task.parts.values()):
             self._note_shape(number)
+        if good and not task.rendezvous:
+            return
+        where = f"task {task.name!r} of block {block.name!r} on stage {stage}"
+        if not good:
+            self.problems.append(_bad_time(where, task.seconds))
         if not task.rendezvous:
             return
         members = self.program.rendezvous_members.get(task.rendezvous)
@@ -386,18 +423,19 @@ class _Planner:
         elif stage not in members:
             self.problems.append(f"{where} attends the meeting {task.rendezvous!r}, which is of stages {members}")
 
-    def _check_number(self, seconds: Num, where: str) -> None:
-        self._note_shape(seconds)
+    def _is_time(self, seconds: Num) -> bool:
         if isinstance(seconds, np.ndarray):
-            good = bool(np.all((seconds >= 0) & np.isfinite(seconds)))
-        else:
-            good = 0.0 <= seconds < float("inf")
-        if not good:
-            self.problems.append(f"{where} takes {seconds} s: not a finite, non-negative time")
+            self.shapes.add(seconds.shape)
+            return bool(np.all((seconds >= 0) & np.isfinite(seconds)))
+        return 0.0 <= seconds < inf
 
     def _note_shape(self, number: Num) -> None:
         if isinstance(number, np.ndarray):
             self.shapes.add(number.shape)
+
+
+def _bad_time(where: str, seconds: Num) -> str:
+    return f"{where} takes {seconds} s: not a finite, non-negative time"
 
 
 def offsets(seconds: tuple[Num, ...]) -> list[float]:

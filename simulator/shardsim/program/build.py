@@ -17,6 +17,7 @@ from shardsim.values.program import Block, PassKind, PipelineSchedule, Program, 
 from shardsim.values.training import TrainingRun
 from shardsim.values.transfer import Transfer
 from shardsim.workload.data_parallel import (
+    bucket_copies,
     embedding_gradient_reduction,
     gradient_norm,
     gradient_reduction,
@@ -29,6 +30,9 @@ from shardsim.workload.parameters import embedding_parameters, head_parameters, 
 from shardsim.workload.pipeline import p2p_message
 from shardsim.workload.schedules import make_schedule
 from shardsim.workload.stages import ChunkContent, chunk_contents
+
+_INTO_BUCKETS, _OUT_OF_BUCKETS = 2, 1
+"""Passes over the gradients on the way into buckets (copy, divide) and out of them (-)."""
 
 
 def build(run: TrainingRun) -> Program:
@@ -174,7 +178,8 @@ class _Builder:
             algorithm=bucket.algorithm,
             provenance=bucket.provenance,
         )
-        return (Task("reduce gradients", "dp", "dp", transfer.seconds, transfer=transfer, blocking=False),)
+        into = self.machine.tasks(bucket_copies(parameters, self.run.layout, framework, _INTO_BUCKETS))
+        return (*into, Task("reduce gradients", "dp", "dp", transfer.seconds, transfer=transfer, blocking=False))
 
     def epilogue(self, stage: int) -> Block:
         """What follows the last pass of a stage: reduction of gradients, their norm, optimizer, parameter gather."""
@@ -184,7 +189,9 @@ class _Builder:
         if self.overlaps_gradients:
             tasks += (Task("wait for gradients", "compute", "dp", 0.0, drains=("dp",)),)
         else:
+            tasks += machine.tasks(bucket_copies(parameters, run.layout, run.framework, _INTO_BUCKETS))
             tasks += machine.tasks([gradient_reduction(parameters, run.layout, run.framework)])
+        tasks += machine.tasks(bucket_copies(parameters, run.layout, run.framework, _OUT_OF_BUCKETS))
         if self.shares_embedding and stage in (0, self.schedule.stages - 1):
             reduce = machine.task(embedding_gradient_reduction(run.model, run.layout, run.framework))
             tasks += (replace(reduce, category="dp", rendezvous="tied embedding"),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +175,7 @@ def _throughput(axes: Axes, table: ScalingTable) -> None:
             linestyle="none",
             markerfacecolor="none",
             markeredgewidth=1.6,
-            label="measured efficiency x reference",
+            label="measured efficiency × reference",
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
@@ -260,9 +259,11 @@ def _without_common_start(names: Sequence[str]) -> list[str]:
     """
     if len(set(names)) == 1:
         return [""] * len(names)
-    start = os.path.commonprefix(list(names))
-    words = start.rfind("-") + 1
-    return [name[words:] for name in names]
+    words = [name.split("-") for name in names]
+    same = 0
+    while all(len(parts) > same + 1 and parts[same] == words[0][same] for parts in words):
+        same += 1
+    return ["-".join(parts[same:]) for parts in words]
 
 
 def _plain_log_ticks(axes: Axes) -> None:
@@ -362,5 +363,5 @@ def _in_group(source: str, group: str | None, named: Sequence[str]) -> bool:
     return source not in named if group is None else source == group
 
 
-def _shortened(name: str, most: int = 44) -> str:
+def _shortened(name: str, most: int = 56) -> str:
     return name if len(name) <= most else f"{name[: most - 1].rstrip()}…"

@@ -160,11 +160,10 @@ def scaling_text(table: ScalingTable) -> RenderableType:
     head = Text.assemble((title, "bold"), f" on {table.cluster}" if table.cluster else "")
     if len(models) == 1:
         head.append(f": {next(iter(models))}")
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    columns = ["GPUs", *(["model"] if len(models) > 1 else []), "TP", "PP", "DP", "batch", "iteration", "TFLOP/s/GPU"]
-    columns += ["tokens/s", "MFU", "efficiency", *(["measured", "difference"] if table.measured else []), "fits"]
-    for name in columns:
-        grid.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
+    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in _headings(table, with_model=len(models) > 1):
+        text = name == "model"
+        grid.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold", vertical="bottom")
     for point in table.points:
         grid.add_row(*_row(point, table.measured_at(point.gpus), table, with_model=len(models) > 1))
     parts: list[RenderableType] = [head, Text(), grid]
@@ -177,34 +176,46 @@ def scaling_text(table: ScalingTable) -> RenderableType:
     return Group(*parts)
 
 
+def _headings(table: ScalingTable, *, with_model: bool) -> list[str]:
+    return [
+        "GPUs",
+        *(["model"] if with_model else []),
+        "TP·PP·DP",
+        "batch",
+        "iteration",
+        "TFLOP/s\nper GPU",
+        "tokens/s",
+        "MFU\n%",
+        "efficiency\n%",
+        *(["measured\n%", "diff.\npoints"] if table.measured else []),
+        "fits",
+    ]
+
+
 def _row(point: ScalingPoint, measured: MeasuredPoint | None, table: ScalingTable, *, with_model: bool) -> list[str]:
     record = _record(point, measured)
-    layout = ["-" if degree is None else f"{degree:,}" for degree in (point.tp, point.pp, point.dp, point.global_batch)]
     if point.iteration_s is None:
-        figures = ["no valid layout", "-", "-", "-", "-"]
+        figures = ["-", "-", "no layout", "-", "-", "-", "-"]
     else:
         figures = [
+            f"{point.tp}·{point.pp}·{point.dp}",
+            f"{point.global_batch:,}",
             format_time(point.iteration_s),
             f"{record['tflops_per_gpu']:.1f}",
             f"{point.tokens_per_s:,.0f}",
             _percent(point.mfu),
             _percent(point.efficiency),
         ]
-    compared = [_percent(record["measured_efficiency"]), _points(record["efficiency_difference"])]
+    compared = [_percent(record["measured_efficiency"]), _percent(record["efficiency_difference"], "+")]
     fits = "-" if point.fits is None else "yes" if point.fits else "no"
     return [
         f"{point.gpus:,}",
         *([point.model] if with_model else []),
-        *layout,
         *figures,
         *(compared if table.measured else []),
         fits,
     ]
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _points(difference: float | None) -> str:
-    return "-" if difference is None else f"{100 * difference:+.1f} pt"
+def _percent(share: float | None, sign: str = "") -> str:
+    return "-" if share is None else f"{100 * share:{sign}.1f}"

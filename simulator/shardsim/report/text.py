@@ -16,7 +16,7 @@ from shardsim.values.provenance import Provenance
 from shardsim.values.results import CostNote, MemoryProfile, Prediction
 from shardsim.values.training import Layout, TrainingRun
 
-_BAR = 24
+_BAR = 20
 _MANY_STAGES = 16
 _STYLE_OF_BASIS = {"measured": "green", "interpolated": "green", "fitted": "cyan", "assumed": "bold yellow"}
 
@@ -48,7 +48,7 @@ def prediction_text(prediction: Prediction) -> RenderableType:
     if prediction.warnings:
         parts += [
             _section("Warnings"),
-            *(Padding(Text(warning, "yellow"), (0, 0, 0, 2)) for warning in prediction.warnings),
+            *(_indented(Text(warning, "yellow")) for warning in prediction.warnings),
         ]
     return Group(*parts)
 
@@ -239,7 +239,7 @@ def _waterfall(prediction: Prediction) -> RenderableType:
     losses = rounded_parts([tflops(step.flops_lost) for step in steps], 1)
     peak = tflops(prediction.peak_flops)
     table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for _ in range(3):
         table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
@@ -247,17 +247,18 @@ def _waterfall(prediction: Prediction) -> RenderableType:
     def row(name: str, seconds: str, rate: str, left: float, share: float) -> None:
         style = {"peak": "blue", "achieved": "green"}.get(name, "red")
         drawn = Text(" " * round(left * _BAR) + bar(share), style=style)
-        table.add_row(Text(f"  {name}"), Text(seconds), Text(rate), Text(f"{share:.1%}"), drawn)
+        table.add_row(Text(name), Text(seconds), Text(rate), Text(f"{share:.1%}"), drawn)
 
-    row("peak", format_time(prediction.iteration_s), f"{round(peak, 1):.1f} TFLOP/s", 0.0, 1.0)
+    table.add_row(*(Text(head, style="dim") for head in ("", "time", "TFLOP/s", "share", "")))
+    row("peak", format_time(prediction.iteration_s), f"{round(peak, 1):.1f}", 0.0, 1.0)
     remaining = peak
     for step, loss in zip(steps, losses, strict=True):
         lost = tflops(step.flops_lost)
         remaining -= lost
-        row(step.name, format_time(step.seconds), f"{-loss:+.1f}        ", max(remaining / peak, 0.0), lost / peak)
+        row(step.name, format_time(step.seconds), f"{-loss:+.1f}", max(remaining / peak, 0.0), lost / peak)
     # The achieved rate is shown as what the rounded steps leave, so that the column adds up as printed.
-    row("achieved", "", f"{round(peak, 1) - sum(losses):.1f} TFLOP/s", 0.0, tflops(prediction.flops_per_gpu) / peak)
-    return table
+    row("achieved", "", f"{round(peak, 1) - sum(losses):.1f}", 0.0, tflops(prediction.flops_per_gpu) / peak)
+    return _indented(table)
 
 
 def _memory_title(memory: MemoryProfile) -> str:
@@ -280,7 +281,7 @@ def _memory(memory: MemoryProfile) -> RenderableType:
     table.add_row(Text("  total"), f"{gib(memory.peak):.2f} GiB", share)
     parts: list[RenderableType] = [table]
     if len(memory.stages) > 1:
-        parts.append(Padding(Text(f"by stage: {_by_stage(memory.stages)}", style="dim"), (0, 0, 0, 2)))
+        parts.append(_indented(Text(f"by stage: {_by_stage(memory.stages)}", style="dim")))
     return Group(*parts)
 
 
@@ -292,18 +293,20 @@ def _by_stage(stages: Sequence[Mapping[str, float]]) -> str:
 
 
 def _costs(costs: Sequence[CostNote]) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(max_width=34)
-    table.add_column(max_width=22)
-    table.add_column(no_wrap=True)
-    table.add_column(style="dim", ratio=1, overflow="fold")
+    """Constants with their basis and source; those that share both stand together."""
+    together: dict[tuple[str, str], list[str]] = {}
     for note in costs:
-        basis = note.provenance.basis
+        key = (note.provenance.basis, provenance_text(note.provenance))
+        together.setdefault(key, []).append(f"{note.constant}: {note.value}")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for (basis, source), constants in together.items():
         shown = basis.upper() if basis == "assumed" else basis
-        table.add_row(
-            Text(f"  {note.constant}"),
-            Text(note.value),
-            Text(shown, style=_STYLE_OF_BASIS.get(basis, "")),
-            Text(provenance_text(note.provenance)),
-        )
-    return table
+        body = Text("; ".join(constants)).append(f"\n{source}", style="dim")
+        table.add_row(Text(shown, style=_STYLE_OF_BASIS.get(basis, "")), body)
+    return _indented(table)
+
+
+def _indented(part: RenderableType) -> RenderableType:
+    return Padding(part, (0, 0, 0, 2))

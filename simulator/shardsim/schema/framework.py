@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from shardsim.errors import InputError, Problem
-from shardsim.schema.base import Count, Size, StrictModel, Text
+from shardsim.schema.base import Count, Share, Size, StrictModel, Text
 from shardsim.schema.catalog import find
 from shardsim.schema.loader import Document, check, load_yaml
 from shardsim.values.training import Framework, OverlapPolicy, Recompute
@@ -33,6 +33,9 @@ class FrameworkFile(StrictModel):
     overlap_grad_reduce: OverlapPolicy = Field(description="never, always or when_it_fits")
     bucket: Size = Field(gt=0, description="size of a gradient bucket")
     bucket_copies: bool = Field(description="buckets are copies of the gradients, not views")
+    overlap_headroom: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        default=0.0, description="share of device memory that when_it_fits leaves to allocator fragmentation"
+    )
     gradient_bytes: Literal[2, 4] = Field(description="bytes of a gradient element, held and on the wire")
     recipe: Literal["fp16", "bf16", "fp32"] = Field(description="precision recipe: which copies exist")
     default_recompute: Recompute
@@ -41,6 +44,8 @@ class FrameworkFile(StrictModel):
     sequence_parallel: bool = Field(description="whether SP is on by default where TP > 1")
     vocab_multiple: Count = Field(description="a rank's part of the vocabulary is a multiple of this")
     causal_flop_halved: bool = Field(description="whether attention kernels skip the masked half")
+    loss_in_place: bool = Field(description="the loss overwrites its fp32 logits")
+    allocated_share: Share = Field(description="tensors over memory reserved by the caching allocator, at the peak")
     context: Size = Field(description="device memory before the first tensor")
 
 

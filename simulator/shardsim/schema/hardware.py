@@ -18,7 +18,7 @@ from shardsim.schema.base import Bandwidth, Count, Duration, FlopRate, Power, Sh
 from shardsim.schema.catalog import CatalogKind, find, near
 from shardsim.schema.changes import SOURCE, Changes, changed
 from shardsim.schema.loader import Document, KeyPath, check, load_yaml
-from shardsim.values.hardware import Cluster, Device, FabricConstants, KernelConstants, Link, LinkConstants
+from shardsim.values.hardware import Cluster, Device, FabricConstants, KernelConstants, Link, LinkConstants, TileConstants
 from shardsim.values.provenance import Basis, Provenance
 
 T = TypeVar("T")
@@ -106,12 +106,27 @@ class ClusterFile(SourcedFile):
     default_framework: Text = Field(description="software stack that runs of the cluster's time used")
 
 
+FitShare = Annotated[float, Field(gt=0.0, le=10.0)]
+
+
+class TileProfile(StrictModel):
+    """Constants of the tiled matrix product; those of a joint fit may lie above 1."""
+
+    efficiency: Constant[FitShare]
+    exponent: Constant[Annotated[float, Field(ge=0.0, le=1.0)]]
+    fill: Constant[Duration]
+    split_overhead: Constant[Duration]
+    wave_quantization: Constant[Share]
+    burst_cap: Constant[FitShare]
+
+
 class KernelProfileFile(SourcedFile):
     """``topologies/profiles/kernels/NAME.yaml``."""
 
     gemm_efficiency: Mapping[DataType, Constant[Share]] = Field(min_length=1)
     gemm_memory_efficiency: Constant[Share]
     gemm_overhead: Constant[Duration]
+    tile: TileProfile | None = Field(default=None, description="tiled matrix products; a plain roofline if left out")
     attention_efficiency: Mapping[Literal["forward", "backward"], Constant[Share]]
     kernel_efficiency: Mapping[str, Constant[Share]]
     kernel_overhead: Constant[Duration]
@@ -292,6 +307,7 @@ def load_kernel_profile(
         kernel_efficiency=_plain(file.kernel_efficiency),
         kernel_overhead=file.kernel_overhead.value,
         provenance=_provenances(file, file),
+        tile=None if file.tile is None else _tile(file.tile),
     )
 
 
@@ -444,6 +460,10 @@ def _link_constants(file: SourcedFile, link: LinkProfile) -> LinkConstants:
         provenance=constants["efficiency.default"],
         constants=constants,
     )
+
+
+def _tile(tile: TileProfile) -> TileConstants:
+    return TileConstants(**{name: getattr(tile, name).value for name in TileProfile.model_fields})
 
 
 def _plain(constants: Mapping[Any, Constant[float]]) -> Mapping[str, float]:

@@ -15,7 +15,9 @@ from shardsim.errors import InputError, Problem
 from shardsim.schema.run import RunRequest
 from shardsim.units import tflops
 from shardsim.validate.evaluate import Evaluate, Priced, Refused, evaluate_run
-from shardsim.values.scaling import GrowAxis, MeasuredPoint, ScalingMode, ScalingPoint, ScalingTable
+from shardsim.values.scaling import Grow, MeasuredPoint, Mode, ScalingPoint, ScalingTable
+
+__all__ = ["Grow", "Mode", "scaling_study"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class _Plan:
 def scaling_study(
     request: RunRequest,
     gpus: Sequence[int],
-    grow: GrowAxis = "dp",
-    mode: ScalingMode = "weak",
+    grow: Grow = "dp",
+    mode: Mode = "weak",
     models: Sequence[str] | None = None,
     measured: Sequence[MeasuredPoint] = (),
     executor: Executor | None = None,
@@ -114,7 +116,7 @@ def request_mapping(request: RunRequest) -> dict[str, Any]:
     return request.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
 
-def _fixed_degrees(request: RunRequest, grow: GrowAxis) -> dict[str, int]:
+def _fixed_degrees(request: RunRequest, grow: Grow) -> dict[str, int]:
     """Degrees of the axes that do not grow; data parallelism is given, or what the request's GPUs leave, or 1."""
     layout = request.layout
     degrees = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
@@ -165,7 +167,7 @@ def _check(
         raise InputError(problems)
 
 
-def _plan(request: RunRequest, gpus: int, before: int, grow: GrowAxis, mode: ScalingMode, model: str | None) -> _Plan:
+def _plan(request: RunRequest, gpus: int, before: int, grow: Grow, mode: Mode, model: str | None) -> _Plan:
     """Lay one point out; ``before`` is the GPU count to which the request's global batch belongs."""
     run = request_mapping(request)
     if model is not None:

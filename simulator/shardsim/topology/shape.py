@@ -242,19 +242,17 @@ def _look(row: tuple[int, ...], members: int, unit: int) -> tuple[int, int, int]
     skipped = max(0, count // period - 3)
     spans[-1] = (count - skipped * period, stride)
     offsets = _offsets(spans)
-    added = 0
-    if skipped:
-        longer = _offsets([*spans[:-1], (spans[-1][0] + period, stride)])
-        added = skipped * (len(np.unique(longer // unit)) - len(np.unique(offsets // unit)))
+    longer = _offsets([*spans[:-1], (spans[-1][0] + period, stride)]) if skipped else offsets
     most, units, fewest_leaving = 0, 0, len(offsets)
     rows = max(1, _CHUNK // len(offsets))
-    for at in range(0, len(bases), rows):
-        sizes, touched = _runs((bases[at : at + rows, None] + offsets) // unit)
-        most, units = max(most, int(sizes.max())), max(units, int(touched.max()))
+    for some in np.split(bases[:, None], range(rows, len(bases), rows)):
+        sizes, touched = _runs((some + offsets) // unit)
+        added = skipped * (_runs((some + longer) // unit)[1] - touched)
+        most, units = max(most, int(sizes.max())), max(units, int((touched + added).max()))
         leaving = np.repeat(touched > 1, touched)
         if leaving.any():
             fewest_leaving = min(fewest_leaving, int(sizes[leaving].min()))
-    return most, units + added, fewest_leaving
+    return most, units, fewest_leaving
 
 
 def _offsets(spans: list[tuple[int, int]]) -> _Ints:

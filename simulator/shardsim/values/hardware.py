@@ -155,6 +155,35 @@ class GroupShape:
 
 
 @dataclass(frozen=True, slots=True)
+class TileConstants:
+    """How matrix products fill a device, tile by tile (see :func:`shardsim.cost.gemm.tiled_gemm_seconds`).
+
+    Parameters
+    ----------
+    efficiency : float
+        Share of a multiprocessor's peak that the largest tile reaches (-).
+    exponent : float
+        Power of the tile's area with which smaller tiles fall behind (-).
+    fill : float
+        Time to start and drain one tile [s].
+    split_overhead : float
+        Further time of a product that is split along k [s].
+    wave_quantization : float
+        Share of a last, partly filled wave that is lost (-): 1 where all tiles of a wave start together.
+    burst_cap : float
+        Share of peak in the short-burst bound of the fit (-). No efficiency by itself: the soft maximum of three
+        near-equal terms supplies the rest.
+    """
+
+    efficiency: float
+    exponent: float
+    fill: float
+    split_overhead: float
+    wave_quantization: float
+    burst_cap: float
+
+
+@dataclass(frozen=True, slots=True)
 class KernelConstants:
     """Achieved rates of a device under one software stack (a calibration profile).
 
@@ -176,6 +205,8 @@ class KernelConstants:
         Fixed time of one memory-bound kernel [s].
     provenance : mapping of str to Provenance
         By constant.
+    tile : TileConstants or None
+        Where matrix products are priced tile by tile; a plain roofline otherwise.
     """
 
     name: str
@@ -186,6 +217,7 @@ class KernelConstants:
     kernel_efficiency: Mapping[str, float]
     kernel_overhead: float
     provenance: Mapping[str, Provenance]
+    tile: TileConstants | None = None
 
 
 @dataclass(frozen=True, slots=True)

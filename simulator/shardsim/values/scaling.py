@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-GrowAxis = Literal["tp", "pp", "dp"]
-ScalingMode = Literal["weak", "strong"]
+Grow = Literal["tp", "pp", "dp"]
+Mode = Literal["weak", "strong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class ScalingTable:
         Of all points, each once.
     """
 
-    grow: GrowAxis
-    mode: ScalingMode
+    grow: Grow
+    mode: Mode
     cluster: str
     reference_flops: float | None
     definition: str

@@ -173,7 +173,9 @@ class Framework:
     fused_gradient_accumulation : bool
         Weight gradients are added to those of earlier micro-batches inside the GEMM.
     bucket_copies : bool
-        Overlapped reduction works on copies of the gradients in buckets (PyTorch DDP), which take memory.
+        Gradients are copied into buckets and back, which takes memory while they are reduced and time always.
+    overlap_headroom : float
+        Share of device memory that ``when_it_fits`` leaves to the fragmentation of the caching allocator (-).
     """
 
     name: str
@@ -200,6 +202,9 @@ class Framework:
     fused_qkv_bias: bool = False
     fused_gradient_accumulation: bool = False
     bucket_copies: bool = False
+    loss_in_place: bool = True
+    allocated_share: float = 1.0
+    overlap_headroom: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,14 @@ class StageAllocation:
     recompute_working_set : Num
         What one layer rebuilds before its backward pass [bytes].
     logits : Num
-        What the loss needs besides for a moment: the logits in 16 and in 32 bits [bytes]. Never at the same time as
-        the recompute working set.
+        What the loss needs besides for a moment [bytes]: the logits in 16 bits, or two more copies in fp32 where it
+        is not in place. Never at the same time as the recompute working set.
     buffers : Num
         Communication: gathered input under SP, messages, copies of gradients in buckets [bytes].
     context : Num
         Framework and libraries [bytes].
+    allocated_share : float
+        Share of the memory reserved for tensors that tensors fill (-); the rest is fragmentation.
     """
 
     weights: Num
@@ -51,9 +53,10 @@ class StageAllocation:
     logits: Num
     buffers: Num
     context: Num
+    allocated_share: float = 1.0
 
     def total_at(self, in_flight: Sequence[float]) -> Num:
-        """Sum at a moment.
+        """Sum at a moment, as reserved.
 
         Parameters
         ----------
@@ -65,10 +68,11 @@ class StageAllocation:
         Num
             [bytes].
         """
-        total = self.weights + self.gradients + self.optimizer + self.buffers + self.context
+        tensors = self.weights + self.gradients + self.optimizer + self.buffers
         for count, size in zip(in_flight, self.activation_per_chunk, strict=True):
-            total = total + count * size
-        return total + larger(self.recompute_working_set, self.logits)
+            tensors = tensors + count * size
+        tensors = tensors + larger(self.recompute_working_set, self.logits)
+        return tensors / self.allocated_share + self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +237,7 @@ def stage_allocations(model: Model, layout: Layout, batch: Batch, framework: Fra
         activations[0] = activations[0] + sizes.local_hidden * _MASK
     if stage == stages - 1:
         per_rank = sizes.tokens * padded_vocab(model, framework, layout.tp) / layout.tp
-        logits = per_rank * (sizes.element_bytes + _FP32)
+        logits = per_rank * (sizes.element_bytes if framework.loss_in_place else 2 * _FP32)
         activations[-1] = activations[-1] + 2 * sizes.local_hidden * sizes.element_bytes + per_rank * _FP32
     return StageAllocation(
         weights=parameters * states.weights,
@@ -244,6 +248,7 @@ def stage_allocations(model: Model, layout: Layout, batch: Batch, framework: Fra
         logits=logits,
         buffers=_buffers(model, layout, batch, framework, parameters),
         context=framework.context_bytes,
+        allocated_share=framework.allocated_share,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardsim.values.num import Num
-from shardsim.values.operators import Collective, OptimizerStep
+from shardsim.values.num import Num, where
+from shardsim.values.operators import Collective, Elementwise, OptimizerStep
 from shardsim.values.training import Framework, Layout, Model
 from shardsim.workload.parameters import table_parameters
 from shardsim.workload.shapes import element_bytes
@@ -35,6 +35,34 @@ def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) ->
     if layout.zero == 0:
         return Collective("gradient all-reduce", "all_reduce", "dp", size, "wgrad")
     return Collective("gradient scatter", "reduce_scatter", "dp", size, "wgrad")
+
+
+def bucket_copies(parameters: Num, layout: Layout, framework: Framework, passes: int) -> tuple[Elementwise, ...]:
+    """Copy gradients into or out of buckets, where buckets are copies: each pass reads and writes them all.
+
+    Parameters
+    ----------
+    parameters : Num
+        Parameters whose gradients are copied (-).
+    layout : Layout
+    framework : Framework
+    passes : int
+        2 on the way in (copy, divide by the number of replicas), 1 on the way out (-).
+
+    Returns
+    -------
+    tuple of Elementwise
+        Empty where buckets are views of the gradients. Nothing to copy for a single replica.
+
+    Notes
+    -----
+    PyTorch's DistributedDataParallel (torch/csrc/distributed/c10d/reducer.cpp of 2019) and Megatron-LM's own wrapper of
+    2019, which flattens, divides, reduces and copies back, make the same passes.
+    """
+    if not framework.bucket_copies:
+        return ()
+    copied = where(layout.dp > 1, 2.0 * passes * framework.gradient_bytes * parameters, parameters * 0.0)
+    return (Elementwise("gradient buckets", "add", copied, kernels=where(layout.dp > 1, passes, 0.0), role="wgrad"),)
 
 
 def parameter_gather(parameters: Num, layout: Layout, framework: Framework) -> tuple[Collective, ...]:

@@ -97,7 +97,8 @@ def head_forward(model: Model, layout: Layout, batch: Batch, framework: Framewor
     Returns
     -------
     tuple of Operator
-        Norm, LM head, and per logit: conversion to fp32 and maximum, subtraction, exponential and sum, division.
+        Norm, LM head, and per logit: conversion to fp32 and maximum (10 bytes from 16 bits), subtraction (8),
+        exponential and sum (12), division (8); a loss that is not in place clones the logits first (8).
     """
     z = shapes(model, layout, batch, framework)
     vocab = padded_vocab(model, framework, layout.tp) / layout.tp
@@ -106,6 +107,7 @@ def head_forward(model: Model, layout: Layout, batch: Batch, framework: Framewor
         *pointwise.norm_forward("final norm", model, z),
         *regions.enter("lm head", layout, z),
         linear.forward("lm head", z.tokens, z.hidden, vocab, z),
+        *(() if framework.loss_in_place else (_on_logits("copy", logits * 2 * _FP32, 1),)),
         _on_logits("maximum", logits * (z.element_bytes + _FP32 + _FP32), 2),
         _token_sum("maximum", z.tokens),
         _on_logits("subtract", logits * 2 * _FP32, 1),

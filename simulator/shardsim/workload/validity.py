@@ -99,7 +99,7 @@ def _tensor(asked: _Asked, _: Layout) -> Iterator[Problem]:
     right = _choices(_legal_tp(asked))
     if model.heads % tp:
         yield Problem(f"{model.heads} attention heads do not divide by tp {tp}", "layout.tp", right)
-    if not _kv_divides(model, tp):
+    if model.kv_heads != model.heads and not _kv_divides(model, tp):
         what = f"{model.kv_heads} key-value heads are neither a multiple nor a divisor of tp {tp}"
         yield Problem(what, "layout.tp", right)
     if model.ffn % tp:

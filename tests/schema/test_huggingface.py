@@ -1,0 +1,170 @@
+"""Hugging Face ``config.json`` files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardsim.errors import InputError
+from shardsim.schema.model import load_model
+from shardsim.workload.parameters import model_parameters
+
+Write = Callable[..., str]
+
+GPT2: dict[str, Any] = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "attn_pdrop": 0.1,
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_inner": None,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+LLAMA_3_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rope_scaling": {"factor": 8.0, "rope_type": "llama3"},
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+QWEN2_0_5B: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "model_type": "qwen2",
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MISTRAL_7B: dict[str, Any] = {
+    "architectures": ["MistralForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def _write(data: Any, folder: str = "some-model") -> str:
+        path = tmp_path / folder / "config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(data if isinstance(data, str) else json.dumps(data))
+        return str(path)
+
+    return _write
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [(GPT2, 124_439_808), (LLAMA_3_8B, 8_030_261_248), (QWEN2_0_5B, 494_032_768), (MISTRAL_7B, 7_241_732_096)],
+)
+def test_imported_models_have_as_many_parameters_as_their_published_weights(
+    write: Write, config: dict[str, Any], parameters: int
+) -> None:
+    assert model_parameters(load_model(write(config))) == parameters
+
+
+def test_an_import_equals_the_catalog_entry_and_is_named_after_its_folder(write: Write) -> None:
+    model = load_model(write(LLAMA_3_8B, "Meta-Llama-3-8B"))
+    assert model.name == "Meta-Llama-3-8B"
+    catalog = load_model("llama-3-8b")
+    assert replace(model, name=catalog.name, source=catalog.source) == catalog
+
+
+def test_only_the_class_may_be_named(write: Write) -> None:
+    config = {key: value for key, value in LLAMA_3_8B.items() if key != "model_type"}
+    assert load_model(write(config)).kv_heads == 8
+
+
+def test_a_sliding_window_is_said_not_to_be_modelled(write: Write) -> None:
+    assert "4096 tokens is not modelled" in load_model(write(MISTRAL_7B)).source
+    assert "modelled" not in load_model(write(QWEN2_0_5B)).source
+
+
+def test_every_missing_key_is_named_at_once(write: Write) -> None:
+    with pytest.raises(InputError) as caught:
+        load_model(write({"model_type": "llama", "hidden_size": 4096}))
+    text = str(caught.value)
+    missing = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    assert all(key in text for key in missing)
+    assert len(caught.value.problems) == len(missing)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LLAMA_3_8B | {"model_type": "mixtral", "num_local_experts": 8}, "num_local_experts: 8"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "n_routed_experts: 256"),
+        ({"model_type": "gemma2"}, "the architecture 'gemma2' cannot be expressed"),
+        ({"model_type": "qwen22"}, "did you mean qwen2"),
+        ({"model_type": 3}, "the architecture 3 cannot be expressed"),
+        ({"model_type": ["llama"]}, "cannot be expressed"),
+        ({"architectures": []}, "the key 'model_type' is missing"),
+        ({"hidden_size": 64}, "the key 'model_type' is missing"),
+        ({"model_type": "llava", "text_config": {}}, "text_config"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder and a decoder"),
+        (LLAMA_3_8B | {"hidden_act": "relu"}, "the activation 'relu' cannot be expressed"),
+        (LLAMA_3_8B | {"attention_bias": True}, "attention_bias: biases in attention or in the MLP alone"),
+        (LLAMA_3_8B | {"num_key_value_heads": 5}, "32 attention heads do not divide by 5 key-value heads"),
+        (LLAMA_3_8B | {"hidden_size": 4097}, "hidden_size 4097 does not divide by num_attention_heads 32"),
+        (LLAMA_3_8B | {"num_hidden_layers": "32"}, "num_hidden_layers"),
+        (LLAMA_3_8B | {"vocab_size": -1}, "vocab_size"),
+        (GPT2 | {"activation_function": "relu"}, "the activation 'relu' cannot be expressed"),
+        (GPT2 | {"n_head": 7}, "n_embd 768 does not divide by n_head 7"),
+        (GPT2 | {"add_cross_attention": True}, "cross attention"),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused_with_its_key(write: Write, config: Any, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_model(write(config))
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (json.dumps(LLAMA_3_8B)[:200], "is not valid JSON"),
+        ("[1, 2]", "holds a list at the top"),
+        ("", "is empty"),
+        ('"llama"', "holds a single value at the top"),
+    ],
+)
+def test_files_that_are_no_configuration_are_refused(write: Write, content: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        load_model(write(content))
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a directory"):
+        load_model(f"{tmp_path}/")

@@ -1,0 +1,124 @@
+"""``shardsim validate runs`` with the real engine."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shardsim.cli.main import main
+from shardsim.validate.runs import shipped_runs
+
+SHARED = Path(__file__).parents[2] / "../shared/data/measured_runs.csv"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["validate", "runs", *arguments])
+
+
+def test_without_a_file_the_shipped_runs_are_predicted(tmp_path: Path) -> None:
+    out, plot = tmp_path / "rows.csv", tmp_path / "scatter.svg"
+    result = run("--out", str(out), "--plot", str(plot))
+    assert result.exit_code == 0, result.stderr
+    assert "10 of 10 runs predicted" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["id"] for row in rows] == [row["id"] for row in csv.DictReader(shipped_runs().open())]
+    assert {row["status"] for row in rows} == {"ok"}
+    assert plot.read_bytes().startswith(b"<?xml")
+    assert sorted(tmp_path.iterdir()) == [out, plot]
+
+
+def test_json_is_the_summary() -> None:
+    result = run("--json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["summary"]["rows"] == record["summary"]["predicted"] == 10
+    assert {grouping: len(groups) for grouping, groups in record["groups"].items()} == {
+        "source": 1,
+        "gpu": 1,
+        "framework": 2,
+    }
+
+
+def test_two_worker_processes_give_what_one_gives(tmp_path: Path) -> None:
+    outs = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for out, workers in zip(outs, ("1", "2"), strict=True):
+        assert run("--out", str(out), "--workers", workers).exit_code == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_a_layout_that_is_not_valid_is_a_skipped_row_with_the_reason(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(shipped_runs().open()))[-2:]
+    rows[0]["layers"] = "104"
+    path = tmp_path / "runs.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    out = tmp_path / "rows.csv"
+    assert run(str(path), "--out", str(out)).exit_code == 0
+    found = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["status"] for row in found] == ["skipped", "ok"]
+    assert "104 layers" in found[0]["reason"]
+
+
+def test_nothing_to_draw_is_bad_input_and_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "gpu,num_gpus,layers,hidden,heads,vocab,seq_len,global_batch,micro_batch,iteration_time_s\n"
+        "TPU,8,24,1024,16,51200,1024,8,1,1.0\n"
+    )
+    result = run(str(path), "--plot", str(tmp_path / "a.png"), "--out", str(tmp_path / "rows.csv"))
+    assert result.exit_code == 2
+    assert "nothing to draw" in result.stderr
+    assert list(tmp_path.iterdir()) == [path]
+    assert run(str(path)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["/nowhere.csv"], "no such file"),
+        (["/"], "is a directory"),
+        (["--plot", "a.gif"], ".png or .svg"),
+        (["--out", "/nowhere/rows.csv"], "does not exist"),
+        (["--engine", "magic"], "--engine"),
+    ],
+)
+def test_bad_input_is_one_clear_message_and_status_2(arguments: list[str], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_bytes(shipped_runs().read_bytes())
+    assert run(str(path), "--out", str(path)).exit_code == 2
+    assert path.read_bytes() == shipped_runs().read_bytes()
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason="the table of measured runs is not part of this repository")
+def test_every_row_of_a_large_table_is_predicted_or_has_a_reason(tmp_path: Path) -> None:
+    with SHARED.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    kept = [row for row in rows if not row["source"].startswith("HuggingFace")]
+    path = tmp_path / "runs.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(kept)
+    out = tmp_path / "rows.csv"
+    result = run(str(path), "--out", str(out))
+    assert result.exit_code == 0, result.stderr
+    found = list(csv.DictReader(out.open(encoding="utf-8")))
+    assert [row["id"] for row in found] == [row["id"] for row in kept]
+    for row in found:
+        assert (row["status"] == "ok") == bool(row["predicted"]) == bool(row["error"]) == (not row["reason"])
+    assert not [row["reason"] for row in found if row["reason"].startswith("no rule for")]
+    assert sum(row["status"] == "ok" for row in found) >= 25
