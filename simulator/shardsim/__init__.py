@@ -1,1 +1,28 @@
-"""shardsim predicts how a transformer trains on a GPU cluster."""
+"""shardsim predicts how a transformer trains on a GPU cluster.
+
+The functions here are loaded when first used: ``import shardsim`` and ``shardsim --help`` load nothing heavy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardsim.api import scale, simulate, validate_runs
+    from shardsim.errors import InputError
+
+__all__ = ["InputError", "scale", "simulate", "validate_runs"]
+
+__version__ = _version("shardsim")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("shardsim.errors" if name == "InputError" else "shardsim.api"), name)
+    raise AttributeError(f"module 'shardsim' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

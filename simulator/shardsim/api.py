@@ -15,11 +15,12 @@ from typing import Any
 
 from shardsim.engine.predict import Detail, EngineName, predict
 from shardsim.program.resolve import resolve
-from shardsim.schema.run import RunRequest, load_run, nested, request_from_mapping
-from shardsim.search.scaling import Grow, Mode, scaling_study
+from shardsim.schema.run import RunRequest, load_run, merged, nested, request_from_mapping
+from shardsim.search.scaling import scaling_study
+from shardsim.validate.runs import validate_runs as _validate_runs
 from shardsim.validate.table import ValidationTable
 from shardsim.values.results import Prediction
-from shardsim.values.scaling import ScalingTable
+from shardsim.values.scaling import Grow, Mode, ScalingTable
 
 
 def simulate(
@@ -58,3 +59,78 @@ def simulate(
     """
     request = _request(run, keys)
     return predict(resolve(request, _paths(data)), engine=engine, detail=detail, timeline=timeline)
+
+
+def scale(
+    run: str | Path | Mapping[str, Any] | None = None,
+    *,
+    gpus: Sequence[int],
+    grow: Grow = "dp",
+    mode: Mode = "weak",
+    models: Sequence[str] | None = None,
+    data: Sequence[str | Path] = (),
+    **keys: Any,
+) -> ScalingTable:
+    """Predict one run at several GPU counts.
+
+    Parameters
+    ----------
+    run : path or mapping, optional
+        A RUN.yaml, or its content; ``keys`` replace what it says.
+    gpus : sequence of int
+        GPU counts, ascending (-).
+    grow : {"dp", "tp", "pp"}
+        Axis that takes the additional GPUs.
+    mode : {"weak", "strong"}
+    models : sequence of str, optional
+        One model for each GPU count.
+    data : sequence of path
+    **keys
+        As for :func:`simulate`.
+
+    Returns
+    -------
+    ScalingTable
+
+    Raises
+    ------
+    InputError
+        Every problem of the input, together.
+    """
+    first = {"model": models[0]} if models else {}
+    request = _request(run, {"gpus": gpus[0] if gpus else None, **first, **keys})
+    return scaling_study(request, gpus, grow, mode, models, data=_paths(data))
+
+
+def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> ValidationTable:
+    """Predict every measured run of a CSV file and compare.
+
+    Parameters
+    ----------
+    path : path
+        Columns as in ``docs/how-to``.
+    data : sequence of path
+
+    Returns
+    -------
+    ValidationTable
+
+    Raises
+    ------
+    InputError
+        Every problem of the file, together.
+    """
+    return _validate_runs(Path(path), _paths(data))
+
+
+def _request(run: str | Path | Mapping[str, Any] | None, keys: Mapping[str, Any]) -> RunRequest:
+    over = nested(keys)
+    if run is None:
+        return request_from_mapping(over)
+    if isinstance(run, Mapping):
+        return request_from_mapping(merged(run, over))
+    return load_run(Path(run), over)
+
+
+def _paths(folders: Sequence[str | Path]) -> tuple[Path, ...]:
+    return tuple(Path(folder) for folder in folders)

@@ -127,12 +127,14 @@ def test_chunks_of_one_stage_pass_micro_batches_on_without_a_message(engine, pip
 def test_a_meeting_starts_when_the_last_member_arrives_and_the_first_idles(engine, schedule, pipeline, task):
     meet = task(0.5, "embedding", stream="pp", category="tp", rendezvous="embedding")
     program = pipeline(schedule("1f1b", 3, 1), members={"embedding": (0, 2)})
-    ends = [Block("epilogue", (meet,)), Block("epilogue", ()), Block("epilogue", (meet,))]
+    step = task(2.0, "adam", category="optimizer")
+    ends = [Block("epilogue", (meet,)), Block("epilogue", ()), Block("epilogue", (meet, step))]
     execution = engine(replace(program, epilogues=tuple(ends)))
     # Stage 2 is through at 5, stage 0 at 9, where the meeting begins.
-    assert execution.iteration_s == 9.5
-    assert account(execution, 2) == {"gemm": 3.0, "bubble": 6.0, "tp": 0.5}
-    assert account(execution, 1) == {"gemm": 3.0, "bubble": 6.5}
+    assert execution.iteration_s == 11.5
+    assert account(execution, 2) == {"gemm": 3.0, "bubble": 6.0, "tp": 0.5, "optimizer": 2.0}
+    assert account(execution, 1) == {"gemm": 3.0, "bubble": 8.5}
+    assert account(execution, 0) == {"gemm": 3.0, "bubble": 6.0 + 2.0, "tp": 0.5}
 
 
 def test_stages_that_meet_twice_meet_in_order(engine, schedule, pipeline, task):

@@ -79,7 +79,7 @@ def clusters(draw):
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(clusters(), layouts(), st.sampled_from(AXES))
 def test_closed_form_equals_counting(cluster, layout, axis):
     assert group_shape(cluster, layout, axis) == counted_shape(cluster, layout, axis)
@@ -157,10 +157,10 @@ def test_a_pipeline_leaves_the_node_only_where_its_stages_do():
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_a_million_layouts_are_shaped_without_a_loop_over_them(axis):
+def test_many_layouts_are_shaped_without_a_loop_over_them(axis):
     rng = np.random.default_rng(1)
-    tp, pp = 2.0 ** rng.integers(0, 4, 1_000_000), rng.integers(1, 13, 1_000_000).astype(float)
-    dp = 2.0 ** rng.integers(0, 8, 1_000_000)
+    tp, pp = 2.0 ** rng.integers(0, 4, 200_000), rng.integers(1, 13, 200_000).astype(float)
+    dp = 2.0 ** rng.integers(0, 8, 200_000)
     shape = group_shape(DGX_A100, Layout(tp=tp, pp=pp, dp=dp, cp=1, ep=1), axis)
-    assert shape.nic_share.shape == (1_000_000,)
+    assert shape.nic_share.shape == (200_000,)
     assert np.all(shape.domains * shape.ranks_per_domain >= shape.ranks)

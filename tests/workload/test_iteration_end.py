@@ -14,6 +14,7 @@ from shardsim.values.training import Batch, Layout
 from shardsim.workload.data_parallel import (
     embedding_gradient_reduction,
     gradient_norm,
+    gradient_packing,
     gradient_reduction,
     optimizer_bytes_per_parameter,
     optimizer_step,
@@ -36,6 +37,13 @@ def test_gradients_are_all_reduced_in_fp16_without_a_distributed_optimizer() -> 
     found = gradient_reduction(1e9, Layout(1, 1, 64), MID)
     assert (found.kind, found.axis, found.size) == ("all_reduce", "dp", 2e9)
     assert parameter_gather(1e9, Layout(1, 1, 64), MID) == ()
+
+
+def test_gradients_are_packed_by_the_rules_of_each_data_parallelism() -> None:
+    local, torch = (replace(OLD, overlap_grad_reduce=policy) for policy in ("never", "always"))  # type: ignore[arg-type]
+    for framework, each, launches in ((local, 12, 102), (torch, 8, 200), (MID, 4, 1), (CORE, 8, 1)):
+        found = gradient_packing(1e9, framework, 100)
+        assert (found.bytes_moved, found.kernels) == (each * 1e9, launches)
 
 
 def test_the_distributed_optimizer_scatters_gradients_and_gathers_parameters() -> None:

@@ -16,7 +16,7 @@ from shardsim.values.program import Program
 from shardsim.values.results import Execution, Prediction
 from shardsim.values.training import TrainingRun
 from shardsim.workload.allocations import stage_allocations
-from shardsim.workload.flops import attention_core_flop, hardware_flop, model_flop
+from shardsim.workload.flops import attention_flop, hardware_flop, model_flop
 
 EngineName = Literal["closed", "listing", "des"]
 Detail = Literal["operators", "stages"]
@@ -62,8 +62,7 @@ def _prediction(run: TrainingRun, program: Program, execution: Execution) -> Pre
     peak = run.cluster.device.peak_flops[run.precision]
     counted = float(model_flop(run.model, run.batch))
     executed = float(hardware_flop(run.model, run.batch, run.layout.recompute))
-    core = attention_core_flop(run.model, run.batch.global_batch, run.batch.seq_len)
-    attention = 3.0 * run.model.layers * float(core)
+    attention = float(attention_flop(run.model, run.batch))
     seconds = mean_seconds(execution.stages)
     tokens_per_s = float(run.batch.tokens) / iteration_s
     achieved = counted / iteration_s / gpus

@@ -17,22 +17,19 @@ from shardsim.values.program import Block, PassKind, PipelineSchedule, Program, 
 from shardsim.values.training import TrainingRun
 from shardsim.values.transfer import Transfer
 from shardsim.workload.data_parallel import (
-    bucket_copies,
     embedding_gradient_reduction,
     gradient_norm,
+    gradient_packing,
     gradient_reduction,
     optimizer_step,
     parameter_gather,
 )
 from shardsim.workload.ends import embedding_backward, embedding_forward, head_backward, head_forward
 from shardsim.workload.layer import layer_backward, layer_forward, recomputed_forward
-from shardsim.workload.parameters import embedding_parameters, head_parameters, layer_parameters
+from shardsim.workload.parameters import embedding_parameters, head_parameters, layer_parameters, layer_tensors
 from shardsim.workload.pipeline import p2p_message
 from shardsim.workload.schedules import make_schedule
 from shardsim.workload.stages import ChunkContent, chunk_contents
-
-_INTO_BUCKETS, _OUT_OF_BUCKETS = 2, 1
-"""Passes over the gradients on the way into buckets (copy, divide) and out of them (-)."""
 
 
 def build(run: TrainingRun) -> Program:
@@ -161,6 +158,11 @@ class _Builder:
         total = total + sum(content.embedding for content in held) * self.parameters.embedding
         return total + sum(content.head for content in held) * self.parameters.head
 
+    def stage_tensors(self, stage: int) -> int:
+        """Parameter tensors that a stage holds, near enough: those of its layers (-)."""
+        layers = sum(self.contents[s, c].layers for s, c in self.schedule.virtual_stages if s == stage)
+        return layers * layer_tensors(self.run.model)
+
     def released(self, parameters: Num) -> tuple[Task, ...]:
         """Reduction of some gradients, bucket by bucket, behind the backward pass.
 
@@ -178,26 +180,23 @@ class _Builder:
             algorithm=bucket.algorithm,
             provenance=bucket.provenance,
         )
-        into = self.machine.tasks(bucket_copies(parameters, self.run.layout, framework, _INTO_BUCKETS))
-        return (*into, Task("reduce gradients", "dp", "dp", transfer.seconds, transfer=transfer, blocking=False))
+        return (Task("reduce gradients", "dp", "dp", transfer.seconds, transfer=transfer, blocking=False),)
 
     def epilogue(self, stage: int) -> Block:
         """What follows the last pass of a stage: reduction of gradients, their norm, optimizer, parameter gather."""
         run, machine = self.run, self.machine
         parameters = self.stage_parameters(stage)
-        tasks: tuple[Task, ...] = ()
+        tasks = machine.tasks([gradient_packing(parameters, run.framework, self.stage_tensors(stage))])
         if self.overlaps_gradients:
             tasks += (Task("wait for gradients", "compute", "dp", 0.0, drains=("dp",)),)
         else:
-            tasks += machine.tasks(bucket_copies(parameters, run.layout, run.framework, _INTO_BUCKETS))
             tasks += machine.tasks([gradient_reduction(parameters, run.layout, run.framework)])
-        tasks += machine.tasks(bucket_copies(parameters, run.layout, run.framework, _OUT_OF_BUCKETS))
         if self.shares_embedding and stage in (0, self.schedule.stages - 1):
             reduce = machine.task(embedding_gradient_reduction(run.model, run.layout, run.framework))
             tasks += (replace(reduce, category="dp", rendezvous="tied embedding"),)
         norm = machine.task(gradient_norm(run.layout))
         tasks += (replace(norm, category="optimizer", rendezvous="gradient norm"),)
-        tasks += (machine.task(optimizer_step(parameters, run.layout, run.framework)),)
+        tasks += (machine.task(optimizer_step(parameters, run.layout, run.framework, self.stage_tensors(stage))),)
         tasks += machine.tasks(parameter_gather(parameters, run.layout, run.framework))
         return Block("epilogue", tasks)
 

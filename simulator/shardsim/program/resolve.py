@@ -141,9 +141,9 @@ def _settle_overlap(run: TrainingRun, *, asked: bool | None) -> Framework:
     layout = run.layout
     microbatches = round(float(run.batch.micro_batches(layout)))
     schedule = make_schedule(layout.schedule, int(layout.pp), microbatches, int(layout.vpp))
-    room = run.cluster.device.memory_bytes * (1.0 - framework.overlap_headroom)
+    capacity = run.cluster.device.memory_bytes
     fits = all(
-        stage_allocations(run.model, layout, run.batch, overlapped, stage).total_at(held) <= room
+        stage_allocations(run.model, layout, run.batch, overlapped, stage).total_at(held) <= capacity
         for stage, held in enumerate(peak_in_flight(schedule))
     )
     return overlapped if fits else replace(framework, overlap_grad_reduce="never")

@@ -72,7 +72,7 @@ def _put(data: dict[str, Any], name: str, path: Sequence[str], value: object) ->
     for depth, key in enumerate(path):
         if not isinstance(holder, dict) or key not in holder:
             known = [str(k) for k in holder if k not in ("sources", "title")] if isinstance(holder, dict) else []
-            done = ".".join((name.split(".")[0], *path[:depth]))
+            done = ".".join((name.split(".", maxsplit=1)[0], *path[:depth]))
             return Problem(f"{done} has no key {key!r}", f"set {name}", near(key, known))
         if depth < len(path) - 1:
             holder = holder[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -33,9 +33,7 @@ class FrameworkFile(StrictModel):
     overlap_grad_reduce: OverlapPolicy = Field(description="never, always or when_it_fits")
     bucket: Size = Field(gt=0, description="size of a gradient bucket")
     bucket_copies: bool = Field(description="buckets are copies of the gradients, not views")
-    overlap_headroom: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        default=0.0, description="share of device memory that when_it_fits leaves to allocator fragmentation"
-    )
+    contiguous_gradients: bool = Field(description="gradients lie in one buffer that is reduced in place")
     gradient_bytes: Literal[2, 4] = Field(description="bytes of a gradient element, held and on the wire")
     recipe: Literal["fp16", "bf16", "fp32"] = Field(description="precision recipe: which copies exist")
     default_recompute: Recompute

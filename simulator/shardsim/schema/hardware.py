@@ -18,7 +18,15 @@ from shardsim.schema.base import Bandwidth, Count, Duration, FlopRate, Power, Sh
 from shardsim.schema.catalog import CatalogKind, find, near
 from shardsim.schema.changes import SOURCE, Changes, changed
 from shardsim.schema.loader import Document, KeyPath, check, load_yaml
-from shardsim.values.hardware import Cluster, Device, FabricConstants, KernelConstants, Link, LinkConstants, TileConstants
+from shardsim.values.hardware import (
+    Cluster,
+    Device,
+    FabricConstants,
+    KernelConstants,
+    Link,
+    LinkConstants,
+    TileConstants,
+)
 from shardsim.values.provenance import Basis, Provenance
 
 T = TypeVar("T")

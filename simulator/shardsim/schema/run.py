@@ -29,6 +29,18 @@ MEGATRON_NAMES: dict[str, tuple[str, ...]] = {
 
 _SECTIONS = ("layout", "batch")
 
+FLAGS: dict[str, tuple[str, ...]] = {
+    **{
+        name: ("layout", name)
+        for name in ("tp", "pp", "dp", "vpp", "cp", "ep", "sp", "zero", "schedule", "recompute", "order")
+    },
+    "overlap_grad_reduce": ("layout", "overlap_grad_reduce"),
+    "micro_batch": ("batch", "micro"),
+    "global_batch": ("batch", "global"),
+    "seq": ("batch", "seq"),
+}
+"""For each command-line flag that is not at the top of a run file, its place there."""
+
 
 class LayoutRequest(StrictModel):
     """Degrees and choices of a layout; what is left out follows from the framework."""
@@ -95,8 +107,8 @@ def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> RunReque
     """
     document = _canonical(load_yaml(path))
     _stay_inside(document, path.parent)
-    merged = _merge(document.data, _canonical(Document(dict(overrides or {}), "command line")).data)
-    return check(Document(merged, document.file, document.lines), RunRequest)
+    content = merged(document.data, _canonical(Document(dict(overrides or {}), "command line")).data)
+    return check(Document(content, document.file, document.lines), RunRequest)
 
 
 def request_from_mapping(data: Mapping[str, Any], where: str = "") -> RunRequest:
@@ -119,6 +131,36 @@ def request_from_mapping(data: Mapping[str, Any], where: str = "") -> RunRequest
         Every problem at once.
     """
     return check(_canonical(Document(dict(data), where)), RunRequest)
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn keys by the names of the command-line flags into the nested keys of a run file.
+
+    Parameters
+    ----------
+    flat : mapping
+        Such as ``{"model": "gpt3-175b", "tp": 8}``; keys with the value None are left out, and keys that are no
+        flag stay at the top, where the schema refuses them by name.
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> nested({"gpus": 64, "tp": 8, "pp": None})
+    {'gpus': 64, 'layout': {'tp': 8}}
+    """
+    keys: dict[str, Any] = {}
+    for name, value in flat.items():
+        if value is None:
+            continue
+        *sections, key = FLAGS.get(name, (name,))
+        home = keys
+        for section in sections:
+            home = home.setdefault(section, {})
+        home[key] = value
+    return keys
 
 
 def _canonical(document: Document) -> Document:
@@ -146,15 +188,20 @@ def _canonical(document: Document) -> Document:
     return Document(data, document.file, lines)
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay nested keys over others; an inline model is replaced as a whole.
+
+    >>> merged({"layout": {"tp": 8, "pp": 2}}, {"layout": {"tp": 4}})
+    {'layout': {'tp': 4, 'pp': 2}}
+    """
+    result = dict(base)
     for key, value in over.items():
-        inner = merged.get(key)
+        inner = result.get(key)
         if isinstance(value, Mapping) and isinstance(inner, Mapping) and key != "model":
-            merged[key] = _merge(inner, value)
+            result[key] = merged(inner, value)
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result
 
 
 def _stay_inside(document: Document, folder: Path) -> None:

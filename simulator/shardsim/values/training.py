@@ -174,8 +174,6 @@ class Framework:
         Weight gradients are added to those of earlier micro-batches inside the GEMM.
     bucket_copies : bool
         Gradients are copied into buckets and back, which takes memory while they are reduced and time always.
-    overlap_headroom : float
-        Share of device memory that ``when_it_fits`` leaves to the fragmentation of the caching allocator (-).
     """
 
     name: str
@@ -203,8 +201,8 @@ class Framework:
     fused_gradient_accumulation: bool = False
     bucket_copies: bool = False
     loss_in_place: bool = True
+    contiguous_gradients: bool = True
     allocated_share: float = 1.0
-    overlap_headroom: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

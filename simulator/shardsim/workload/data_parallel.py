@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardsim.values.num import Num, where
+from shardsim.values.num import Num
 from shardsim.values.operators import Collective, Elementwise, OptimizerStep
 from shardsim.values.training import Framework, Layout, Model
 from shardsim.workload.parameters import table_parameters
@@ -37,32 +37,31 @@ def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) ->
     return Collective("gradient scatter", "reduce_scatter", "dp", size, "wgrad")
 
 
-def bucket_copies(parameters: Num, layout: Layout, framework: Framework, passes: int) -> tuple[Elementwise, ...]:
-    """Copy gradients into or out of buckets, where buckets are copies: each pass reads and writes them all.
+def gradient_packing(parameters: Num, framework: Framework, tensors: Num = 1) -> Elementwise:
+    """Average gradients over replicas, and carry them into the buffers that are reduced and back.
 
     Parameters
     ----------
     parameters : Num
-        Parameters whose gradients are copied (-).
-    layout : Layout
+        Parameters whose gradients this rank holds (-).
     framework : Framework
-    passes : int
-        2 on the way in (copy, divide by the number of replicas), 1 on the way out (-).
+    tensors : Num
+        Tensors that hold them (-).
 
     Returns
     -------
-    tuple of Elementwise
-        Empty where buckets are views of the gradients. Nothing to copy for a single replica.
-
-    Notes
-    -----
-    PyTorch's DistributedDataParallel (torch/csrc/distributed/c10d/reducer.cpp of 2019) and Megatron-LM's own wrapper of
-    2019, which flattens, divides, reduces and copies back, make the same passes.
+    Elementwise
+        Overlapped in buckets that are copies: divided on the way in, and copied back. At the end, from tensors of
+        their own: flattened, divided, copied back. In one buffer: divided.
     """
-    if not framework.bucket_copies:
-        return ()
-    copied = where(layout.dp > 1, 2.0 * passes * framework.gradient_bytes * parameters, parameters * 0.0)
-    return (Elementwise("gradient buckets", "add", copied, kernels=where(layout.dp > 1, passes, 0.0), role="wgrad"),)
+    if framework.bucket_copies and framework.overlap_grad_reduce == "always":
+        passes, launches = 2, 2 * tensors
+    elif framework.contiguous_gradients or framework.overlap_grad_reduce == "always":
+        passes, launches = 1, tensors * 0 + 1
+    else:
+        passes, launches = 3, tensors + 2
+    size = parameters * (2 * passes * framework.gradient_bytes)
+    return Elementwise("pack gradients", "add", size, kernels=launches, role="wgrad")
 
 
 def parameter_gather(parameters: Num, layout: Layout, framework: Framework) -> tuple[Collective, ...]:
