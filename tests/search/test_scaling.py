@@ -195,6 +195,12 @@ def test_measured_efficiencies_are_taken_as_they_are_and_compared_in_points() ->
     assert scaling_records(table)[1]["efficiency_difference"] == pytest.approx(0.08)
 
 
+def test_measured_points_that_are_all_elsewhere_are_warned_about() -> None:
+    table = scaling_study(request(), [1, 2], measured=[MeasuredPoint(64, 1.0, None, None, "")], evaluate=price)
+    assert table.measured == ()
+    assert table.warnings == ("a warning", "none of the measured points is at a GPU count of this study")
+
+
 def test_several_problems_of_a_study_are_listed_together() -> None:
     with pytest.raises(InputError) as caught:
         scaling_study(request(), [4, 2], "cp", "sideways", models=["small"], baseline_flops=-1.0, evaluate=price)  # type: ignore[arg-type]

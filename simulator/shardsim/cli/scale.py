@@ -87,13 +87,13 @@ def scale(
     data: tuple[Path, ...],
     **flags: Any,
 ) -> None:
-    r"""Predict how a run scales over a list of GPU counts.
+    """Predict how a run scales over a list of GPU counts.
 
     \b
-    shardsim scale --model gpt3-175b --cluster dgx-a100 --gpus 64,128,256,512 --tp 8 --pp 8 \
+    shardsim scale --model gpt3-175b --cluster dgx-a100 --gpus 64,128,256,512 --tp 8 --pp 8 \\
                    --global-batch 64 --seq 2048 --plot scaling.png
     shardsim scale RUN.yaml --gpus 128,256,512 --strong --csv scaling.csv
-    """
+    """  # noqa: D301  # click reads the escape
     from shardsim.report.console import progress
     from shardsim.report.plots import plot_format
     from shardsim.report.save import check_outputs

@@ -73,8 +73,8 @@ def show(name: str, *, gpus: int | None, order: str, as_json: bool, data: tuple[
 def draw(name: str, *, nodes: int | None, out: Path, data: tuple[Path, ...]) -> None:
     """Draw the fabric of a cluster: GPUs, switches, adapters, and their links."""
     from shardsim.report.console import progress
+    from shardsim.report.fabric import fabric_drawing
     from shardsim.report.save import check_outputs, save_with
-    from shardsim.report.topology import draw_fabric
     from shardsim.schema.hardware import load_cluster
 
     if out.suffix.lower() not in DRAWN:
@@ -82,7 +82,8 @@ def draw(name: str, *, nodes: int | None, out: Path, data: tuple[Path, ...]) -> 
     check_outputs({"--out": out})
     cluster = load_cluster(name, data)
     with progress(f"drawing {cluster.name}"):
-        save_with(out, lambda stream: draw_fabric(cluster, nodes, stream, out.suffix.lower().removeprefix(".")))
+        drawn = fabric_drawing(cluster, nodes, out.suffix.lower().removeprefix("."))
+        save_with(out, lambda stream: stream.write(drawn))
 
 
 def _layout(cluster: Cluster, gpus: int | None, order: str, degrees: dict[str, int]) -> Layout | None:

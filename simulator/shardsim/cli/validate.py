@@ -23,7 +23,7 @@ def validate() -> None:
     """Compare predictions with measurements."""
 
 
-@validate.command()
+@validate.command(short_help="Measured training runs: iteration times.")
 @click.argument("measured_file", metavar="[FILE.csv]", required=False, type=_FILE)
 @click.option("--out", type=_FILE, metavar="ROWS.csv", help="Write one row for every input row.")
 @click.option("--plot", type=_FILE, metavar="FILE", help="Scatter of predicted and measured times (.png or .svg).")
@@ -42,14 +42,14 @@ def runs(
     as_json: bool,  # noqa: FBT001  # click passes flags by name
     data: tuple[Path, ...],
 ) -> None:
-    r"""Predict every measured training run of FILE.csv; without a file, those that come with shardsim.
+    """Predict every measured training run of FILE.csv; without a file, those that come with shardsim.
 
     \b
     Columns needed: gpu, num_gpus, layers, hidden, heads, vocab, seq_len, global_batch, micro_batch,
     iteration_time_s. Others are used where they are: id, source, year, cluster, gpu_mem_gb, model,
     arch_class, ffn_hidden, kv_heads, tp, pp, vpp, dp, sp, zero_stage, schedule, recompute, precision,
     framework, interconnect_inter.
-    """
+    """  # noqa: D301  # click reads the escape
     from shardsim.report.console import progress
     from shardsim.report.plots import plot_format
     from shardsim.report.save import check_outputs

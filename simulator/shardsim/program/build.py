@@ -190,14 +190,15 @@ class _Builder:
         if self.overlaps_gradients:
             tasks += (Task("wait for gradients", "compute", "dp", 0.0, drains=("dp",)),)
         else:
-            tasks += machine.tasks([gradient_reduction(parameters, run.layout, run.framework)])
+            # Also with one replica, where it takes no time: the number of events must not depend on DP.
+            tasks += (machine.task(gradient_reduction(parameters, run.layout, run.framework)),)
         if self.shares_embedding and stage in (0, self.schedule.stages - 1):
             reduce = machine.task(embedding_gradient_reduction(run.model, run.layout, run.framework))
             tasks += (replace(reduce, category="dp", rendezvous="tied embedding"),)
         norm = machine.task(gradient_norm(run.layout))
         tasks += (replace(norm, category="optimizer", rendezvous="gradient norm"),)
         tasks += (machine.task(optimizer_step(parameters, run.layout, run.framework, self.stage_tensors(stage))),)
-        tasks += machine.tasks(parameter_gather(parameters, run.layout, run.framework))
+        tasks += tuple(machine.task(gather) for gather in parameter_gather(parameters, run.layout, run.framework))
         return Block("epilogue", tasks)
 
     # ---- messages ---------------------------------------------------------------------------------------------

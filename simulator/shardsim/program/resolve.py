@@ -52,14 +52,15 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
         raise InputError(problems)
     profile = Profile(kernels, fabric)
     precision = _precision(request, cluster, framework, profile, problems)
-    gpus = _gpus(request, cluster, problems)
+    gpus = _gpus(request, problems)
     layout, batch = _layout(request, framework, gpus), _batch(request)
     found, warnings = check(model, layout, batch, gpus, framework)
     problems += found
     if problems:
         raise InputError(problems)
     layout = replace(layout, dp=round(float(layout.dp)), sp=layout.sp and request.layout.tp > 1)
-    run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, tuple(warnings))
+    warnings = (*warnings, *_larger_than_built(cluster, gpus))
+    run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, warnings)
     return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))
 
 
@@ -89,7 +90,7 @@ def _precision(
     return precision
 
 
-def _gpus(request: RunRequest, cluster: Cluster, problems: list[Problem]) -> int:
+def _gpus(request: RunRequest, problems: list[Problem]) -> int:
     layout = request.layout
     replica = layout.tp * layout.pp * layout.cp
     if request.gpus is None and layout.dp is None:
@@ -99,9 +100,13 @@ def _gpus(request: RunRequest, cluster: Cluster, problems: list[Problem]) -> int
     if layout.dp is not None and gpus != replica * layout.dp:
         what = f"gpus {gpus} is not tp x pp x cp x dp = {replica * layout.dp}"
         problems.append(Problem(what, "gpus", "leave layout.dp out: it is derived"))
-    if cluster.max_gpus is not None and gpus > cluster.max_gpus:
-        problems.append(Problem(f"{cluster.name} has {cluster.max_gpus} GPUs, {gpus} are asked for", "gpus"))
     return gpus
+
+
+def _larger_than_built(cluster: Cluster, gpus: int) -> tuple[str, ...]:
+    if cluster.max_gpus is None or gpus <= cluster.max_gpus:
+        return ()
+    return (f"{cluster.name} has {cluster.max_gpus:,} GPUs; {gpus:,} are priced as if it were built larger",)
 
 
 def _layout(request: RunRequest, framework: Framework, gpus: int) -> Layout:

@@ -240,7 +240,7 @@ def _names(name: str, info: FieldInfo) -> list[str]:
         return [name]
     choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
     written = [str(c.path[0]) if isinstance(c, AliasPath) else c for c in choices]
-    return list(dict.fromkeys([*written, name]))
+    return list(dict.fromkeys(written))
 
 
 def _models_at(model: type[BaseModel], loc: Keys) -> list[type[BaseModel]]:

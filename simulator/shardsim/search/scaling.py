@@ -89,7 +89,10 @@ def scaling_study(
     first = next((outcome for outcome in outcomes if isinstance(outcome, Priced)), None)
     reference = baseline_flops or (first.flops_per_gpu if first else None)
     points = tuple(_point(plan, outcome, reference) for plan, outcome in zip(plans, outcomes, strict=True))
+    compared = _with_efficiency(measured, plans, outcomes)
     warnings = dict.fromkeys(w for outcome in outcomes if isinstance(outcome, Priced) for w in outcome.warnings)
+    if measured and not compared:
+        warnings["none of the measured points is at a GPU count of this study"] = None
     return ScalingTable(
         grow=grow,
         mode=mode,
@@ -97,7 +100,7 @@ def scaling_study(
         reference_flops=reference,
         definition=_definition(points, reference, given=baseline_flops is not None),
         points=points,
-        measured=_with_efficiency(measured, plans, outcomes),
+        measured=compared,
         warnings=tuple(warnings),
     )
 

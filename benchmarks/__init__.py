@@ -1,0 +1,1 @@
+"""Speed and scale, as ratios measured in one run; never part of the test run."""

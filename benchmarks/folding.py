@@ -1,0 +1,60 @@
+"""The cost of an iteration does not grow with data parallelism: GPT-3 175B on 128 to 16,384 GPUs.
+
+Run with ``python -m benchmarks.folding``. Exits with status 1 when the numbers of events differ, or when the slowest
+size takes more than 1.2 times as long as the fastest.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from shardsim.engine.predict import predict
+from shardsim.program.resolve import resolve
+from shardsim.schema.run import nested, request_from_mapping
+from shardsim.values.results import Prediction
+
+SIZES = (128, 1024, 8192, 16384)
+REPEATS = 15
+MOST = 1.2
+MICROBATCHES = 16
+
+
+def once(gpus: int) -> tuple[float, Prediction]:
+    """Price, build and simulate one size, operator by operator; wall time [s] and the prediction."""
+    run = {
+        "model": "gpt3-175b",
+        "cluster": "selene",
+        "gpus": gpus,
+        "tp": 8,
+        "pp": 16,
+        "micro_batch": 1,
+        "global_batch": MICROBATCHES * gpus // (8 * 16),
+        "seq": 2048,
+        "framework": "megatron-2021",
+    }
+    begin = time.perf_counter()
+    prediction = predict(resolve(request_from_mapping(nested(run))), engine="des", detail="operators")
+    return time.perf_counter() - begin, prediction
+
+
+def main() -> int:
+    """Measure all sizes in turn, so that a busy moment of the machine touches all alike."""
+    best = dict.fromkeys(SIZES, float("inf"))
+    found: dict[int, Prediction] = {}
+    for _ in range(REPEATS):
+        for gpus in SIZES:
+            seconds, found[gpus] = once(gpus)
+            best[gpus] = min(best[gpus], seconds)
+    fastest = min(best.values())
+    print("GPT-3 175B, TP8 x PP16, 16 micro-batches a replica, event engine, operator by operator")
+    print(f"{'GPUs':>7} {'events':>9} {'iteration':>11} {'wall':>9} {'ratio':>6}")
+    for gpus in SIZES:
+        events, iteration = found[gpus].execution.events, found[gpus].iteration_s
+        print(f"{gpus:>7,} {events:>9,} {iteration:>9.4f} s {best[gpus]:>7.3f} s {best[gpus] / fastest:>6.2f}")
+    same = len({found[gpus].execution.events for gpus in SIZES}) == 1
+    return 0 if same and max(best.values()) <= MOST * fastest else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""``shardsim topology``: facts, placement, drawing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shardsim.cli.main import main
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["topology", *arguments])
+
+
+def test_a_cluster_alone_shows_its_facts() -> None:
+    result = _run("show", "dgx-a100")
+    assert result.exit_code == 0, result.stderr
+    assert "300 GB/s" in result.stdout
+    assert "Who talks to whom" not in result.stdout
+
+
+def test_the_worked_example_says_who_talks_to_whom() -> None:
+    result = _run("show", "nvlink300-ib100", "--gpus", "32", "--tp", "4", "--pp", "2")
+    assert result.exit_code == 0, result.stderr
+    assert "TP4 x PP2 x DP4 on 32 GPUs in 4 nodes" in result.stdout
+    assert "Who talks to whom" in result.stdout
+
+
+def test_gpus_follow_from_the_degrees() -> None:
+    found = json.loads(_run("show", "dgx-a100", "--tp", "4", "--cp", "2", "--pp", "2", "--json").stdout)
+    assert found["layout"] == {"tp": 4, "pp": 2, "dp": 1, "cp": 2, "ep": 1}
+
+
+def test_experts_lie_within_the_replicas() -> None:
+    found = json.loads(_run("show", "dgx-a100", "--gpus", "32", "--tp", "4", "--ep", "2", "--json").stdout)
+    assert {item["axis"]: item["ranks"] for item in found["conversations"]} == {"tp": 4, "dp": 8, "ep": 2}
+
+
+def test_the_rank_order_decides_who_shares_a_node() -> None:
+    arguments = ("show", "dgx-a100", "--gpus", "32", "--tp", "4", "--json")
+    usual = json.loads(_run(*arguments).stdout)["conversations"]
+    odd = json.loads(_run(*arguments, "--order", "dp-cp-pp-tp").stdout)["conversations"]
+    assert next(item for item in usual if item["axis"] == "tp")["nodes"] == 1
+    assert next(item for item in odd if item["axis"] == "tp")["nodes"] == 4
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "PNG"])
+def test_a_fabric_is_drawn_into_a_file(tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"fabric.{suffix}"
+    result = _run("draw", "dgx-a100", "--nodes", "1", "--out", str(out))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == ""
+    assert out.stat().st_size > 5000
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_drawing_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    result = _run("draw", "dgx-a100", "--nodes", "1000", "--out", str(tmp_path / "x.png"))
+    assert result.exit_code == 2
+    assert result.stderr == "error: --nodes: 1000 nodes (8,000 GPUs) are too many to draw (at most 64)\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,113 @@
+"""Every command and every Python session of README.md and docs/ runs, and shows what the page shows."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import refresh  # noqa: E402  # lies beside the pages, not in a package
+
+PAGES = refresh.pages()
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_what_a_page_shows_is_what_its_commands_print_today(page: Path) -> None:
+    before, after = page.read_text(encoding="utf-8").splitlines(), refresh.refreshed(page).splitlines()
+    difference = "\n".join(difflib.unified_diff(before, after, named(page), "today", lineterm=""))
+    assert not difference, f"run `python docs/refresh.py` and read what changed:\n{difference}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    prose = FENCED.sub("", page.read_text(encoding="utf-8"))
+    missing = [link for link in LINK.findall(prose) if not (page.parent / link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_shardsim_is_never_shown_in_a_block_that_is_not_run(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    shown = [
+        line
+        for fence in refresh.fences(lines)
+        if fence.kind not in ("console", "pycon") and "file" not in fence.notes
+        for line in lines[fence.start : fence.end]
+        if line.startswith(("$ ", "shardsim ", ">>> "))
+    ]
+    assert shown == []
+
+
+def test_make_targets_that_pages_name_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    asked = {
+        word for page in PAGES for word in re.findall(r"\bmake (\w+)`|^\$ make (\w+)$", page.read_text("utf-8"), re.M)
+    }
+    assert {name for pair in asked for name in pair if name} <= targets
+
+
+def test_the_demo_of_the_makefile_runs() -> None:
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").split("demo: install\n")[1].split("\n\n")[0]
+    demo = [line.strip().replace("$(BIN)/", "") for line in recipe.splitlines()]
+    assert any(line.startswith("shardsim simulate") for line in demo)
+    with refresh.sandbox() as place:
+        for line in demo:
+            assert place.run(line)
+
+
+def test_output_that_has_changed_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ echo today\nyesterday\n```\n\n```pycon\n>>> 1 + 1\n3\n```\n", encoding="utf-8")
+    assert refresh.refreshed(page) == "```console\n$ echo today\ntoday\n```\n\n```pycon\n>>> 1 + 1\n2\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```console\n$ false\n```\n", "exit status 1, not 0"),
+        ("<!-- status: 2 -->\n```console\n$ true\n```\n", "exit status 0, not 2"),
+        ("```pycon\n>>> 1 / 0\n```\n", "ZeroDivisionError"),
+    ],
+)
+def test_an_example_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(refresh, "ROOT", tmp_path)
+    monkeypatch.setattr(refresh, "COPIED", ())
+    with pytest.raises(refresh.ExampleError, match=found):
+        refresh.refreshed(page)
+
+
+def flattened(record: Any, prefix: str = "") -> set[str]:
+    """Keys of a record by dotted path, list items and stage numbers left out."""
+    if isinstance(record, dict):
+        paths: set[str] = set()
+        for key, value in record.items():
+            here = prefix if key.isdigit() else f"{prefix}.{key}".lstrip(".")
+            paths |= {here} | flattened(value, here)
+        return paths
+    if isinstance(record, list):
+        return {path for item in record for path in flattened(item, prefix)}
+    return set()
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="Sphinx is not installed: make docs installs it")
+    pytest.importorskip("myst_parser", reason="MyST is not installed: make docs installs it")
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path / "html")]
+    result = subprocess.run([*command, "-d", str(tmp_path / "trees")], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
