@@ -98,7 +98,7 @@ def scale(
         Every problem of the input, together.
     """
     first = {"model": models[0]} if models else {}
-    request = _request(run, {"gpus": gpus[0] if gpus else None, **first, **keys})
+    request = _request(run, {**first, **keys})
     return scaling_study(request, gpus, grow, mode, models, data=_paths(data))
 
 

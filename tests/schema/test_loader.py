@@ -99,13 +99,15 @@ def test_a_setting_is_read_without_ever_failing(text):
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text("[]{}:,&*!|>'\"%@`-? \n\tab1", max_size=60))
 def test_any_text_gives_data_or_one_clear_error(text):
+    found = data_or_problems(text)
+    assert isinstance(found, dict) or (len(found) == 1 and found[0].where.startswith("x.yaml"))
+
+
+def data_or_problems(text):
     try:
-        document = parse_yaml(text, "x.yaml")
+        return parse_yaml(text, "x.yaml").data
     except InputError as error:
-        assert str(error).startswith("x.yaml")
-        assert len(error.problems) == 1
-    else:
-        assert isinstance(document.data, dict)
+        return error.problems
 
 
 def test_keys_are_text():

@@ -106,6 +106,12 @@ def test_dp_is_kept_beside_a_growing_tp() -> None:
     ]
 
 
+def test_the_title_names_the_degrees_that_stay() -> None:
+    table = scaling_study(request(layout={"dp": 64, "pp": 2}), [128, 256], "tp", "strong", evaluate=price)
+    assert table.title == "Strong scaling of TP at PP 2, DP 64 on made-up"
+    assert scaling_study(request(), [1, 2], evaluate=price).title == "Weak scaling of DP on made-up"
+
+
 def test_the_dp_of_a_run_file_is_kept_beside_a_growing_tp() -> None:
     table = scaling_study(request(gpus=64, layout={"tp": 2, "pp": 4}), [32, 64], "tp", "strong", evaluate=price)
     assert [(p.tp, p.pp, p.dp) for p in table.points] == [(1, 4, 8), (2, 4, 8)]

@@ -96,8 +96,7 @@ def scaling_plot(table: ScalingTable, file_format: str) -> bytes:
     with style.context(["default", _STYLE]):
         figure = _figure(9.0, 4.1)
         left, right = figure.subplots(1, 2)
-        title = f"{table.mode.capitalize()} scaling of {table.grow.upper()} on {table.cluster}"
-        figure.suptitle(f"{title}{_model_title(table)}", x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+        figure.suptitle(f"{table.title}{_model_title(table)}", x=0.012, ha="left", fontsize=11.5, fontweight="bold")
         _throughput(left, table)
         _efficiency(right, table)
         figure.text(0.012, 0.012, f"Efficiency: {table.definition}.", fontsize=8, color="#555555")

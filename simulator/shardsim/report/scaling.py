@@ -156,8 +156,7 @@ def scaling_text(table: ScalingTable) -> RenderableType:
     RenderableType
     """
     models = {point.model for point in table.points}
-    title = f"{table.mode.capitalize()} scaling of {table.grow.upper()}"
-    head = Text.assemble((title, "bold"), f" on {table.cluster}" if table.cluster else "")
+    head = Text(table.title, "bold")
     if len(models) == 1:
         head.append(f": {next(iter(models))}")
     grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")

@@ -26,6 +26,7 @@ FOLDERS: MappingProxyType[CatalogKind, str] = MappingProxyType(
 )
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FEW = 12
+_READABLE = 60
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -136,6 +137,23 @@ def find(kind: CatalogKind, name: str, extra: Sequence[Path] = (), relative_to: 
         return entries[name]
     label = kind.replace("-", " ")
     right = near(name, sorted(entries))
-    if name and "\0" not in name and Path(name).exists():
+    if name in _working_directory():
         right = f"write ./{name} to mean the file; {right}"
-    raise InputError(Problem(f"unknown {label} {name!r}", right=right))
+    raise InputError(Problem(f"unknown {label} {shorten(name)}", right=right))
+
+
+def shorten(value: object) -> str:
+    """Quote a value for a message, cut to a readable length.
+
+    >>> shorten("dgx-a1000")
+    "'dgx-a1000'"
+    """
+    text = repr(value)
+    return text if len(text) <= _READABLE else f"{text[: _READABLE - 3]}..."
+
+
+def _working_directory() -> set[str]:
+    try:
+        return set(os.listdir())  # noqa: PTH208  # names, not paths
+    except OSError:
+        return set()

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from shardsim.schema.catalog import near
+from shardsim.schema.catalog import near, shorten
 
 Keys = tuple[str | int, ...]
 
@@ -207,8 +207,7 @@ def _shown(value: object) -> str:
         return "a mapping of keys to values"
     if isinstance(value, list | tuple):
         return "a list"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shorten(value)
 
 
 def _lookup(data: Any, keys: Keys) -> Any:

@@ -150,7 +150,7 @@ def _scalar(text: str, kind: str) -> str | int | float | bool | None:
         case "int":
             return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
         case "float":
-            return float(text.replace(".inf", "inf").replace(".nan", "nan") if text[-1].isalpha() else text)
+            return float(text.replace(".", "") if text[-1].isalpha() else text)
         case "bool":
             raise ValueError(text)
     raise KeyError(kind)

@@ -113,6 +113,20 @@ class ScalingTable:
     measured: tuple[MeasuredPoint, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """What was scaled, and where: ``Weak scaling of TP at DP 64 on dgx-2h``."""
+        priced = [point for point in self.points if not point.reason]
+        degrees = {axis: {getattr(point, axis) for point in priced} for axis in ("tp", "pp", "cp", "dp")}
+        kept = [
+            f"{axis.upper()} {max(d)}"
+            for axis, d in degrees.items()
+            if axis != self.grow and len(d) == 1 and max(d) > 1
+        ]
+        beside = f" at {', '.join(kept)}" if kept else ""
+        place = f" on {self.cluster}" if self.cluster else ""
+        return f"{self.mode.capitalize()} scaling of {self.grow.upper()}{beside}{place}"
+
     def measured_at(self, gpus: int) -> MeasuredPoint | None:
         """Return the measured point at a GPU count, if there is one."""
         return next((point for point in self.measured if point.gpus == gpus), None)

@@ -1,0 +1,114 @@
+"""From a request to a run: what follows is filled in, and every problem is told at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardsim.errors import InputError
+from shardsim.program.resolve import resolve
+from shardsim.schema.run import nested, request_from_mapping
+
+GOOD = {
+    "model": "gpt3-175b", "cluster": "selene", "gpus": 128, "tp": 8, "pp": 16, "micro_batch": 1, "global_batch": 16,
+    "seq": 2048,
+}  # fmt: skip
+
+
+def resolved(**keys):
+    return resolve(request_from_mapping(nested(GOOD | keys)))
+
+
+def problems(**keys):
+    with pytest.raises(InputError) as caught:
+        resolved(**keys)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_data_parallel_degree_is_derived():
+    assert resolved(gpus=1024, global_batch=128).layout.dp == 8
+
+
+def test_a_cluster_names_the_framework_its_runs_used():
+    assert resolved().framework.name == "megatron-2021"
+    assert resolved(cluster="dgx-2h", gpus=128).framework.name == "megatron-2019"
+    assert resolved(cluster="dgx-h100").framework.name == "megatron-core"
+
+
+def test_precision_and_recompute_follow_the_framework_unless_asked_for():
+    run = resolved()
+    assert (run.precision, run.layout.recompute) == ("fp16", "full")
+    run = resolved(precision="bf16", recompute="selective")
+    assert (run.precision, run.layout.recompute) == ("bf16", "selective")
+
+
+def test_chunks_mean_the_interleaved_schedule():
+    assert resolved(vpp=3).layout.schedule == "interleaved"
+    assert resolved().layout.schedule == "1f1b"
+
+
+def test_every_unknown_name_is_reported_together_with_near_ones():
+    found = problems(model="gpt3-175", cluster="selen", framework="megatron-2020")
+    assert len(found) == 3
+    assert "gpt3-175b" in found[0]
+    assert "selene" in found[1]
+    assert "megatron-2021" in found[2]
+
+
+def test_every_thing_wrong_with_a_layout_is_reported_together():
+    text = "\n".join(problems(tp=5, pp=7, gpus=100))
+    for key in ("layout.tp", "layout.pp", "gpus"):
+        assert f"{key}: " in text
+    assert "batch.global: " in problems(global_batch=17, gpus=256)[0]
+
+
+def test_gpus_and_data_parallel_degree_must_agree():
+    assert "tp x pp x cp x dp = 256" in problems(dp=2)[0]
+    assert resolved(gpus=None, dp=2, global_batch=32).layout.gpus == 256
+    assert "neither gpus nor layout.dp" in problems(gpus=None)[0]
+
+
+def test_a_precision_without_a_measured_rate_is_refused_not_guessed():
+    assert "no measured matrix-product rate for precision 'fp8'" in problems(precision="fp8", cluster="dgx-h100")[0]
+
+
+def test_a_cluster_larger_than_built_is_priced_with_a_warning():
+    assert "4,480 GPUs" in resolved(gpus=8192, global_batch=1024).warnings[0]
+
+
+def test_sequence_parallelism_without_tensor_parallelism_is_switched_off_with_a_warning():
+    run = resolved(model="megatron-1.2b", tp=1, pp=1, gpus=16, sp=True, seq=1024)
+    assert not run.layout.sp
+    assert any("sequence" in warning for warning in run.warnings)
+
+
+def test_hardware_can_be_changed_and_says_so():
+    run = resolved(
+        set={"cluster.nvlink.bandwidth": "150 GB/s", "device.memory": "40 GiB", "fabric.links.nic.base_latency": "1 us"}
+    )
+    assert run.cluster.nvlink.bandwidth == 150e9
+    assert run.cluster.nvlink.source.startswith("set by the user")
+    assert run.cluster.device.memory_bytes == 40 * 2**30
+    assert run.profile.fabric.links["nic"].base_latency == 1e-6
+
+
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("cluster.nvlink.bandwidth", "450", "has no unit"),
+    ("cluster.nvlink.bandwith", "450 GB/s", "bandwidth"),
+    ("cluster.nvlink", "450 GB/s", "not one figure"),
+    ("network.speed", "1 GB/s", "cluster., device., kernels., fabric."),
+    ("cluster", "x", "names a whole file"),
+])  # fmt: skip
+def test_a_change_that_cannot_be_made_is_explained(key, value, said):
+    assert said in "\n".join(problems(set={key: value}))
+
+
+def test_gradients_overlap_only_where_their_buckets_fit():
+    """Megatron-LM README: overlapping slows 1.2B and 2-way 2.5B down for want of memory, and speeds 8.3B up."""
+    found = {}
+    for model, tp in (("1.2b", 1), ("2.5b", 2), ("4.2b", 4), ("8.3b", 8)):
+        run = resolved(
+            model=f"megatron-{model}", cluster="dgx-2h", gpus=64 * tp, tp=tp, pp=1, micro_batch=8, global_batch=512,
+            seq=1024,
+        )  # fmt: skip
+        found[model] = run.framework.overlap_grad_reduce
+    assert found == {"1.2b": "never", "2.5b": "never", "4.2b": "always", "8.3b": "always"}

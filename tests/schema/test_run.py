@@ -1,0 +1,82 @@
+"""Run files: our names and Megatron-LM's, paths that stay inside, flags laid over."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardsim.errors import InputError
+from shardsim.schema.run import load_run, merged, nested, request_from_mapping
+
+TEXT = """
+model: gpt3-175b
+cluster: selene
+gpus: 128
+layout: {tp: 8, pp: 16}
+batch: {global: 16, seq: 2048}
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    def write(text=TEXT, name="run.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_file_says_what_keywords_say(run_file):
+    same = {"model": "gpt3-175b", "cluster": "selene", "gpus": 128, "tp": 8, "pp": 16, "global_batch": 16, "seq": 2048}
+    assert load_run(run_file()) == request_from_mapping(nested(same))
+
+
+def test_megatron_names_are_accepted_in_their_section_and_at_the_top(run_file):
+    text = """
+model: gpt3-175b
+cluster: selene
+gpus: 128
+tensor-model-parallel-size: 8
+layout: {pipeline_model_parallel_size: 16}
+batch: {global_batch_size: 16, seq_length: 2048}
+"""
+    assert load_run(run_file(text)) == load_run(run_file())
+
+
+def test_one_thing_said_by_two_names_is_refused(run_file):
+    with pytest.raises(
+        InputError, match=r"run\.yaml:\d+: layout\.tensor_model_parallel_size: says the same as layout\.tp"
+    ):
+        load_run(run_file(TEXT.replace("tp: 8", "tp: 8, tensor_model_parallel_size: 8")))
+
+
+def test_flags_replace_keys_of_the_file(run_file):
+    request = load_run(run_file(), nested({"tp": 4, "gpus": 64}))
+    assert (request.layout.tp, request.layout.pp, request.gpus) == (4, 16, 64)
+
+
+def test_a_problem_names_file_line_and_key(run_file):
+    with pytest.raises(InputError, match=r"run\.yaml:5: layout\.tpp: .*tp"):
+        load_run(run_file(TEXT.replace("tp: 8", "tpp: 8")))
+
+
+def test_a_path_in_a_file_starts_from_its_folder(run_file, tmp_path):
+    (tmp_path / "shapes").mkdir()
+    request = load_run(run_file(TEXT.replace("gpt3-175b", "shapes/mine.yaml")))
+    assert request.model == str(tmp_path.resolve() / "shapes" / "mine.yaml")
+
+
+def test_a_path_in_a_file_may_not_leave_its_folder(run_file):
+    with pytest.raises(InputError, match="leaves the folder"):
+        load_run(run_file(TEXT.replace("gpt3-175b", "../other/mine.yaml")))
+
+
+def test_an_inline_model_is_replaced_as_a_whole():
+    assert merged({"model": {"layers": 1}}, {"model": {"hidden": 2}}) == {"model": {"hidden": 2}}
+
+
+def test_missing_keys_are_reported_together():
+    with pytest.raises(InputError) as caught:
+        request_from_mapping({}, "command line")
+    text = str(caught.value)
+    assert all(key in text for key in ("model", "cluster", "batch"))
