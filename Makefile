@@ -16,7 +16,10 @@ $(VENV)/.installed: pyproject.toml
 
 demo: install
 	$(BIN)/shardsim simulate workloads/runs/megatron-8.3b-tp8.yaml
-	$(BIN)/shardsim scale --model megatron-2019 --cluster dgx-2h --gpus 1,2,4,8 --grow tp --weak
+	$(BIN)/shardsim scale --model megatron-1.2b,megatron-2.5b,megatron-4.2b,megatron-8.3b --cluster dgx-2h \
+		--gpus 1,2,4,8 --grow tp --weak --micro-batch 8 --global-batch 8 --seq 1024 \
+		--measured workloads/measured/megatron-2019.csv
+	$(BIN)/shardsim validate runs
 
 lint: install
 	$(BIN)/ruff check .

@@ -2,7 +2,8 @@
 
 Busy seconds follow from the plan, however often each block runs; waiting is what an engine finds out. A wait counts
 as what was waited for: ``pp`` while the message was under way, the category of a side stream's task while that was
-running, ``bubble`` otherwise.
+running, ``bubble`` otherwise. What blocking work takes longer because of what runs behind it counts as
+``interference``, whatever the work is.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def execution(
         ``closed``, ``listing`` or ``des``.
     plan : Plan
     waits : sequence of mapping of str to Num
-        For each stage, seconds by what was waited for, up to the stage's own end [s].
+        For each stage, seconds by what was waited for, up to the stage's own end, and those lost to interference
+        [s].
     ends : sequence of Num
         For each stage, the latest end of anything on it [s].
     larger : callable

@@ -16,6 +16,7 @@ from simpy import Environment, Event
 from simpy.core import EmptySchedule
 
 from shardsim.engine.accounts import BUBBLE, PIPELINE, enqueue, execution
+from shardsim.engine.interference import INTERFERENCE
 from shardsim.engine.plan import (
     PassKey,
     PassPlan,
@@ -110,7 +111,13 @@ def expected_events(plan: Plan) -> int:
 
 
 class _Later(Event):
-    """An event that may be waited for before it is known when it happens."""
+    """An event that may be waited for before it is known when it happens.
+
+    Of a task on a side stream, ``planned`` is when it will be, which is known as soon as it is issued: nothing that
+    such a task waits for depends on other stages.
+    """
+
+    planned = nan
 
     def happen(self, delay: float) -> None:
         """Let it happen after ``delay`` [s]."""
@@ -176,12 +183,16 @@ class _Stage:
         self.streams: dict[str, _SideStream] = {}
         self.attended: dict[str, int] = {}
         self.waits: dict[str, float] = {PIPELINE: 0.0, BUBBLE: 0.0}
+        self.slowdown = simulation.plan.slowdown
+        self.busy_until = 0.0
+        if self.slowdown is not None:
+            self.waits[INTERFERENCE] = 0.0
         self.position = 0
         self.waits_for = ""
         self.end = nan
 
     def process(self, passes: tuple[PassPlan, ...]) -> _Process:
-        timeout, trace = self.env.timeout, self.trace
+        timeout, traced = self.env.timeout, self.trace is not None
         for position, item in enumerate(passes):
             self.position = position
             if item.needs is not None:
@@ -192,23 +203,32 @@ class _Stage:
                     self._queue(step, ends)
                 elif isinstance(step, Sync):
                     yield from self._sync(step, ends)
-                elif trace is None:
+                elif traced or self.busy_until > self.env.now:
+                    yield from self._work(cast("tuple[float, ...]", step.seconds))
+                else:
                     for seconds in cast("tuple[float, ...]", step.seconds):
                         yield timeout(seconds)
-                else:
-                    yield from self._traced(cast("tuple[float, ...]", step.seconds), trace)
             if item.sends is not None:
                 self.simulation.message(item.sends).happen(float(item.sends_seconds))
         for stream in self.streams.values():
             yield from self._drain(stream)
         self.end = self.env.now
 
-    def _traced(self, run: Iterable[float], trace: _Trace) -> _Process:
-        starts, finishes = trace
+    def _work(self, run: Iterable[float]) -> _Process:
+        """Run blocking tasks, slowed by what is under way on the side streams."""
+        env, trace, slowdown = self.env, self.trace, self.slowdown
         for seconds in run:
-            starts.append(self.env.now)
-            yield self.env.timeout(seconds)
-            finishes.append(self.env.now)
+            begin, lasting = env.now, seconds
+            if slowdown is not None and self.busy_until > begin:
+                extra = float(slowdown.extra(seconds, begin, self.busy_until))
+                self._count(INTERFERENCE, extra)
+                lasting = seconds + extra
+            if trace is None:
+                yield env.timeout(lasting)
+            else:
+                trace[0].append(begin)
+                yield env.timeout(lasting)
+                trace[1].append(env.now)
 
     def _receive(self, key: PassKey, seconds: float) -> _Process:
         before = self.env.now
@@ -231,6 +251,10 @@ class _Stage:
                 column.append(nan)
         end = _Later(self.env)
         ends[step.number] = (step.category, end)
+        if self.slowdown is not None:
+            before = [event.planned for event in (*waits, *(last for _, last in stream.queued[-1:]))]
+            end.planned = max([self.env.now, *before]) + float(step.seconds)
+            self.busy_until = max(self.busy_until, end.planned)
         enqueue(stream.queued, step.category, end)
         stream.issue(_SideTask(end, float(step.seconds), waits, row))
 
@@ -242,10 +266,7 @@ class _Stage:
                 yield from self._drain(self.streams[name])
         if step.rendezvous:
             yield from self._meet(step.rendezvous)
-        if self.trace is None:
-            yield self.env.timeout(float(step.seconds))
-        else:
-            yield from self._traced((float(step.seconds),), self.trace)
+        yield from self._work((float(step.seconds),))
 
     def _meet(self, name: str) -> _Process:
         generation = self.attended.get(name, 0)

@@ -41,7 +41,9 @@ def listing(program: Program, *, timeline: bool = False) -> Execution:
     stages = walk(plan, max, min, traced=timeline)
     rows = None
     if timeline:
-        rows = timeline_from_steps(plan, [np.asarray(stage.starts, dtype=np.float64) for stage in stages])
+        starts = [np.asarray(stage.starts, dtype=np.float64) for stage in stages]
+        until = [np.asarray(stage.slowed_until, dtype=np.float64) for stage in stages]
+        rows = timeline_from_steps(plan, starts, until)
     return execution(
         "listing", plan, [stage.waits for stage in stages], [stage.end for stage in stages], max, timeline=rows
     )

@@ -15,9 +15,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from shardsim.engine.interference import Slowdown
 from shardsim.errors import ProgramError
 from shardsim.program.coalesce import free_runs, seconds_by_category, side_streams, total, waiting_problems
-from shardsim.values.num import Num
+from shardsim.values.num import Num, any_of
 from shardsim.values.program import Block, Pass, PassKind, PipelineSchedule, Program, Task
 
 PassKey: TypeAlias = tuple[int, str, int, int]
@@ -171,11 +172,14 @@ class Plan:
         Stages that take part in each meeting.
     shape : tuple of int or None
         Shape of the arrays over layouts, or None when every figure is a scalar.
+    slowdown : Slowdown or None
+        Of blocking work while side streams are busy, or None when nothing is slowed.
     """
 
     stages: tuple[StagePlan, ...]
     members: Mapping[str, tuple[int, ...]]
     shape: tuple[int, ...] | None
+    slowdown: Slowdown | None = None
 
 
 def pass_name(kind: str, microbatch: int, chunk: int) -> str:
@@ -202,7 +206,8 @@ def make_plan(program: Program) -> Plan:
     ------
     ProgramError
         Everything found wrong: a pass without a block, one that needs what its own stage runs later, a message that
-        nobody sends, a meeting without the stage that attends it, a duration that is negative or not finite.
+        nobody sends, a meeting without the stage that attends it, a duration that is negative or not finite, a
+        slowdown that is no share below 1.
     """
     return _Planner(program).plan()
 
@@ -288,6 +293,7 @@ class _Planner:
                 if not self._is_time(seconds)
             ]
             stages = [self._stage(stage) for stage in range(self.schedule.stages)]
+        slowdown = self._slowdown()
         shape: tuple[int, ...] | None = None
         try:
             shape = np.broadcast_shapes(*self.shapes) if self.shapes else None
@@ -295,7 +301,14 @@ class _Planner:
             self.problems.append(f"arrays of different shapes in one program: {sorted(self.shapes)}")
         if self.problems:
             raise ProgramError("\n".join(dict.fromkeys(self.problems)))
-        return Plan(tuple(stages), self.program.rendezvous_members, shape)
+        return Plan(tuple(stages), self.program.rendezvous_members, shape, slowdown)
+
+    def _slowdown(self) -> Slowdown | None:
+        share = self.program.overlap_slowdown
+        self._note_shape(share)
+        if not np.all((share >= 0.0) & (share < 1.0)):
+            self.problems.append(f"the program's overlap_slowdown is {share}: not a share of at least 0 and below 1")
+        return Slowdown(share) if any_of(share > 0.0) else None
 
     def _stage(self, stage: int) -> StagePlan:
         order = self.schedule.orders[stage]

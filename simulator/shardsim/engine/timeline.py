@@ -18,30 +18,34 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def timeline_from_steps(plan: Plan, starts: Sequence[NDArray[np.float64]]) -> Timeline:
-    """Build a timeline from the start of every step.
+def timeline_from_steps(
+    plan: Plan, starts: Sequence[NDArray[np.float64]], slowed_until: Sequence[NDArray[np.float64]]
+) -> Timeline:
+    """Build a timeline from the start of every step, and until when it is slowed.
 
     Parameters
     ----------
     plan : Plan
     starts : sequence of ndarray of float
         For each stage, the start of each step in order [s], shape (steps,).
+    slowed_until : sequence of ndarray of float
+        For each stage, until when blocking work in each step is slowed [s], shape (steps,).
 
     Returns
     -------
     Timeline
     """
-    begin, length = [], []
-    for stage, found in zip(plan.stages, starts, strict=True):
+    start, finish = [], []
+    for stage, found, until in zip(plan.stages, starts, slowed_until, strict=True):
         after = {id(block): _offsets(block) for block, _ in stage.uses}
         sizes = {id(block): _step_sizes(block) for block, _ in stage.uses}
         lasting = {id(block): _seconds(block) for block, _ in stage.uses}
         blocks = [id(item.block) for item in stage.passes]
         repeats = np.concatenate([sizes[block] for block in blocks])
-        begin.append(np.repeat(found, repeats) + _joined(after, blocks))
-        length.append(_joined(lasting, blocks))
-    start = np.concatenate(begin)
-    return _timeline(plan, start, start + np.concatenate(length))
+        begin, busy = np.repeat(found, repeats), np.repeat(until, repeats)
+        start.append(_later(plan, begin, _joined(after, blocks), busy))
+        finish.append(_later(plan, start[-1], _joined(lasting, blocks), busy))
+    return _timeline(plan, np.concatenate(start), np.concatenate(finish))
 
 
 def timeline_from_tasks(plan: Plan, start: Sequence[Sequence[float]], finish: Sequence[Sequence[float]]) -> Timeline:
@@ -155,6 +159,14 @@ def _columns(
     chunk = np.repeat(np.array([item.chunk for item in stage.passes], dtype=np.int64), counts)
     label = np.concatenate([of_block[id(item.block)] for item in stage.passes])
     return np.full(label.size, index, dtype=np.int64), microbatch, chunk, label
+
+
+def _later(
+    plan: Plan, begin: NDArray[np.float64], work: NDArray[np.float64], until: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """When work that begins at ``begin`` is done, slowed until ``until``."""
+    done = begin + work
+    return done if plan.slowdown is None else done + plan.slowdown.extra(work, begin, until)
 
 
 def _joined(columns: dict[int, NDArray[np.float64]], blocks: Sequence[int]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from shardsim.engine.accounts import BUBBLE, PIPELINE, Larger, enqueue
+from shardsim.engine.interference import INTERFERENCE, Slowdown
 from shardsim.engine.plan import (
     PassKey,
     Plan,
@@ -37,14 +38,23 @@ class StageWalk:
     Parameters
     ----------
     waits : dict of str to Num
-        Seconds by what was waited for [s].
+        Seconds by what was waited for [s], and those lost to interference.
     end : Num
         Latest end of anything on the stage [s].
     starts : list of Num or None
         Start of every step, in order [s]; None when nobody asked.
+    slowed_until : list of Num
+        Until when the work of each of these steps is slowed [s]; not after its start where it is not.
+    slowdown : Slowdown or None
+        Of blocking work while side streams are busy.
+    busy_until : Num or None
+        Latest end of what was queued on the side streams [s]; None while that slows nothing.
     """
 
     starts: list[Num] | None
+    slowdown: Slowdown | None
+    slowed_until: list[Num] = field(default_factory=list)
+    busy_until: Num | None = None
     waits: dict[str, Num] = field(default_factory=lambda: {PIPELINE: 0.0, BUBBLE: 0.0})
     end: Num = 0.0
     position: int = 0
@@ -57,6 +67,28 @@ class StageWalk:
         moved = larger(self.clock, until)
         self.waits[category] = self.waits.get(category, 0.0) + (moved - self.clock)
         self.clock = moved
+
+    def work(self, seconds: Num) -> None:
+        """Move the clock by blocking work, and count what it takes longer because of what runs behind it."""
+        begin, until = self.clock, self.busy_until
+        self.note(begin, begin if until is None else until)
+        self.clock = begin + seconds
+        if self.slowdown is not None and until is not None:
+            extra = self.slowdown.extra(seconds, begin, until)
+            self.waits[INTERFERENCE] = self.waits[INTERFERENCE] + extra
+            self.clock = self.clock + extra
+
+    def queue(self, begin: Num, end: Num, larger: Larger) -> None:
+        """Take note of a task on a side stream."""
+        self.note(begin, begin)
+        if self.slowdown is not None:
+            self.busy_until = end if self.busy_until is None else larger(self.busy_until, end)
+
+    def note(self, begin: Num, until: Num) -> None:
+        """Keep the start of a step, and until when it is slowed."""
+        if self.starts is not None:
+            self.starts.append(begin)
+            self.slowed_until.append(until)
 
 
 def walk(plan: Plan, larger: Larger, smaller: Larger, *, traced: bool = False) -> list[StageWalk]:
@@ -87,7 +119,7 @@ class _Walk:
         self.plan = plan
         self.larger = larger
         self.smaller = smaller
-        self.stages = [StageWalk([] if traced else None) for _ in plan.stages]
+        self.stages = [StageWalk([] if traced else None, plan.slowdown) for _ in plan.stages]
         self.arrived: dict[PassKey, Num] = {}
         self.present: dict[Meeting, dict[int, Num]] = {}
         self.waiting: dict[PassKey | Meeting, list[int]] = {}
@@ -122,7 +154,9 @@ class _Walk:
 
     def _stage(self, stage: int) -> Waiting:
         state = self.stages[stage]
-        larger, smaller, starts = self.larger, self.smaller, state.starts
+        larger, smaller = self.larger, self.smaller
+        if state.slowdown is not None:
+            state.waits[INTERFERENCE] = 0.0
         on_the_wire: Num = 0.0
         idle: Num = 0.0
         for position, item in enumerate(self.plan.stages[stage].passes):
@@ -139,9 +173,7 @@ class _Walk:
             ends: dict[int, tuple[str, Num]] = {}
             for step in item.block.steps:
                 if isinstance(step, Run):
-                    if starts is not None:
-                        starts.append(state.clock)
-                    state.clock = state.clock + step.total
+                    state.work(step.total)
                 elif isinstance(step, Queued):
                     self._queue(state, step, ends)
                 else:
@@ -170,8 +202,7 @@ class _Walk:
         end = begin + step.seconds
         ends[step.number] = (step.category, end)
         enqueue(queued, step.category, end)
-        if state.starts is not None:
-            state.starts.append(begin)
+        state.queue(begin, end, larger)
 
     def _sync(self, stage: int, step: Sync, ends: dict[int, tuple[str, Num]]) -> Waiting:
         state = self.stages[stage]
@@ -184,9 +215,7 @@ class _Walk:
             queued.clear()
         if step.rendezvous:
             yield from self._meet(stage, step.rendezvous)
-        if state.starts is not None:
-            state.starts.append(state.clock)
-        state.clock = state.clock + step.seconds
+        state.work(step.seconds)
 
     def _meet(self, stage: int, name: str) -> Waiting:
         state = self.stages[stage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from shardsim.engine.interference import INTERFERENCE
 from shardsim.values.results import StageAccount, WaterfallStep
 
 COMMUNICATION = ("tp", "pp", "dp", "cp", "ep")
@@ -20,6 +21,7 @@ _TITLES = {
     "pp": "pipeline communication",
     "dp": "data-parallel communication",
     "optimizer": "optimizer and gradient norm",
+    INTERFERENCE: "slowed by overlapping communication",
     "bubble": "pipeline bubble and waiting for other stages",
 }
 

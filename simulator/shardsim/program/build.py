@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from shardsim.errors import InputError, Problem
 from shardsim.program.machine import Machine
 from shardsim.values.num import Num, any_of
 from shardsim.values.operators import Collective, Operator
@@ -44,6 +45,11 @@ def build(run: TrainingRun) -> Program:
     -------
     Program
         At operator level; :func:`shardsim.program.coalesce.coalesce` makes it a price list.
+
+    Raises
+    ------
+    InputError
+        Overlapped collectives occupy more multiprocessors than the device can spare.
     """
     return _Builder(run).program()
 
@@ -91,6 +97,7 @@ class _Builder:
             messages=self.messages(),
             multiplicity=int(_first(layout.tp * layout.cp * layout.dp)),
             rendezvous_members=meetings,
+            overlap_slowdown=self.overlap_slowdown,
         )
 
     # ---- passes -----------------------------------------------------------------------------------------------
@@ -139,6 +146,21 @@ class _Builder:
     @property
     def overlaps_gradients(self) -> bool:
         return self.run.framework.overlap_grad_reduce == "always" and any_of(self.run.layout.dp > 1)
+
+    @property
+    def overlap_slowdown(self) -> float:
+        """Share of the device's multiprocessors that the reduction of gradients takes from compute beside it (-)."""
+        if not self.overlaps_gradients:
+            return 0.0
+        device, fabric = self.run.cluster.device, self.run.profile.fabric
+        if fabric.overlap_multiprocessors >= device.multiprocessors:
+            what = (
+                f"collectives behind compute occupy {fabric.overlap_multiprocessors:g} multiprocessors, "
+                f"and {device.name} has {device.multiprocessors}"
+            )
+            right = f"write less than {device.multiprocessors}"
+            raise InputError(Problem(what, f"fabric profile {fabric.name}, overlap_multiprocessors", right))
+        return fabric.overlap_multiprocessors / device.multiprocessors
 
     @property
     def shares_embedding(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardsim.units import format_bandwidth, format_flop_rate
 from shardsim.values.hardware import Link, LinkConstants
+from shardsim.values.num import any_of
 from shardsim.values.results import CostNote
 from shardsim.values.training import TrainingRun
 
@@ -21,7 +22,7 @@ def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
     -------
     tuple of CostNote
     """
-    return (*_compute(run), *_links(run))
+    return (*_compute(run), *_links(run), *_interference(run))
 
 
 def _compute(run: TrainingRun) -> Iterator[CostNote]:
@@ -58,6 +59,14 @@ def _links(run: TrainingRun) -> Iterator[CostNote]:
         yield _link("between NVLink domains", "all_reduce", cluster.nic, links["nic"])
         if run.layout.pp > 1:
             yield _link("pipeline messages between NVLink domains", "send_recv", cluster.nic, links["nic"])
+
+
+def _interference(run: TrainingRun) -> Iterator[CostNote]:
+    fabric = run.profile.fabric
+    overlaps = run.framework.overlap_grad_reduce == "always" and any_of(run.layout.dp > 1)
+    if overlaps and fabric.overlap_multiprocessors and fabric.overlap_provenance is not None:
+        text = f"{fabric.overlap_multiprocessors:g} of {run.cluster.device.multiprocessors}"
+        yield CostNote("multiprocessors of collectives behind compute", text, fabric.overlap_provenance)
 
 
 def _link(title: str, kind: str, link: Link, constants: LinkConstants) -> CostNote:

@@ -160,6 +160,9 @@ class FabricProfileFile(SourcedFile):
     """``topologies/profiles/fabrics/NAME.yaml``."""
 
     links: LinkProfiles
+    overlap_multiprocessors: Constant[Annotated[float, Field(ge=0.0)]] | None = Field(
+        default=None, description="multiprocessors that a collective running behind compute occupies; 0 if left out"
+    )
 
 
 _File = TypeVar("_File", bound=SourcedFile)
@@ -353,7 +356,12 @@ def load_fabric_profile(
     ]
     if problems:
         raise InputError(problems)
-    return FabricConstants(path.stem, MappingProxyType({n: _link_constants(file, p) for n, p in links.items()}))
+    return FabricConstants(
+        name=path.stem,
+        links=MappingProxyType({n: _link_constants(file, p) for n, p in links.items()}),
+        overlap_multiprocessors=0.0 if file.overlap_multiprocessors is None else file.overlap_multiprocessors.value,
+        overlap_provenance=_provenances(file, file).get("overlap_multiprocessors"),
+    )
 
 
 # Opening: catalog, inheritance, schema, sources.

@@ -263,10 +263,16 @@ class FabricConstants:
         Profile name.
     links : mapping of str to LinkConstants
         By link class: ``nvlink``, ``nic``.
+    overlap_multiprocessors : float
+        Multiprocessors that a collective running behind compute occupies (-); 0 where it slows nothing.
+    overlap_provenance : Provenance or None
+        Where that number comes from.
     """
 
     name: str
     links: Mapping[str, LinkConstants]
+    overlap_multiprocessors: float = 0.0
+    overlap_provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,9 @@ class Program:
         Ranks that each stage stands for (-): TP x CP x DP.
     rendezvous_members : mapping of str to tuple of int
         Stages that take part in each meeting.
+    overlap_slowdown : Num
+        Share of its rate that blocking work of a stage loses while tasks are queued or running on any of the stage's
+        side streams (-), at least 0 and below 1. What does not block is not slowed.
     """
 
     schedule: PipelineSchedule
@@ -145,3 +148,4 @@ class Program:
     messages: Mapping[tuple[int, str, int], Transfer]
     multiplicity: int
     rendezvous_members: Mapping[str, tuple[int, ...]]
+    overlap_slowdown: Num = 0.0
