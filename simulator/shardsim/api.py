@@ -9,6 +9,7 @@ True
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,9 @@ def _request(run: str | Path | Mapping[str, Any] | None, keys: Mapping[str, Any]
 
 def _paths(folders: Sequence[str | Path]) -> tuple[Path, ...]:
     return tuple(Path(folder) for folder in folders)
+
+
+if "IPython" in sys.modules:  # notebooks show predictions as they print, and timelines as tables
+    from shardsim.report.frames import register_notebook_formatters
+
+    register_notebook_formatters()

@@ -111,6 +111,11 @@ def _exact_product(number: str, factor: float) -> float:
         return math.inf
 
 
+def _four(value: float) -> str:
+    """Four significant digits, never with an exponent."""
+    return f"{float(f'{value:.4g}'):.15g}"
+
+
 _TIME_STEPS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (1e-6, "us", 1e6), (0.0, "ns", 1e9))
 
 
@@ -122,7 +127,7 @@ def format_time(seconds: float) -> str:
     """
     for least, unit, factor in _TIME_STEPS:
         if abs(seconds) >= least:
-            return f"{seconds * factor:.4g} {unit}"
+            return f"{_four(seconds * factor)} {unit}"
     return f"{seconds:g} s"
 
 
@@ -134,8 +139,8 @@ def format_size(size_bytes: float) -> str:
     """
     for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if abs(size_bytes) >= 2.0**exponent:
-            return f"{size_bytes / 2.0**exponent:.4g} {unit}"
-    return f"{size_bytes:.4g} B"
+            return f"{_four(size_bytes / 2.0**exponent)} {unit}"
+    return f"{_four(size_bytes)} B"
 
 
 def format_bandwidth(bytes_per_second: float) -> str:
@@ -144,7 +149,7 @@ def format_bandwidth(bytes_per_second: float) -> str:
     >>> format_bandwidth(12.5e9)
     '12.5 GB/s'
     """
-    return f"{bytes_per_second / 1e9:.4g} GB/s"
+    return f"{_four(bytes_per_second / 1e9)} GB/s"
 
 
 def format_flop_rate(flop_per_second: float) -> str:
@@ -153,7 +158,7 @@ def format_flop_rate(flop_per_second: float) -> str:
     >>> format_flop_rate(312e12)
     '312 TFLOP/s'
     """
-    return f"{flop_per_second / 1e12:.4g} TFLOP/s"
+    return f"{_four(flop_per_second / 1e12)} TFLOP/s"
 
 
 def gib(size_bytes: float) -> float:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shardsim.engine.closed import closed_form
 from shardsim.engine.des import expected_events, simulate
+from shardsim.engine.interference import INTERFERENCE
 from shardsim.engine.listing import listing
 from shardsim.engine.plan import make_plan
 from shardsim.errors import ProgramError
@@ -51,6 +52,7 @@ def layouts_of(number):
 
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-6, 2.0))
+shares = st.one_of(st.just(0.0), st.floats(1e-3, 0.9))
 
 
 @st.composite
@@ -71,7 +73,7 @@ def blocks(draw, name, number):
 
 
 @st.composite
-def programs(draw, number=seconds):
+def programs(draw, number=seconds, share=shares):
     schedule = draw(schedules())
     stages = range(schedule.stages)
     members = {
@@ -96,6 +98,7 @@ def programs(draw, number=seconds):
         messages=transfers,
         multiplicity=1,
         rendezvous_members=members,
+        overlap_slowdown=draw(share),
     )
 
 
@@ -125,6 +128,7 @@ def layout(program, index):
         last_blocks={key: block(value) for key, value in program.last_blocks.items()},
         epilogues=tuple(map(block, program.epilogues)),
         messages={key: replace(value, latency=float(value.latency[index])) for key, value in program.messages.items()},
+        overlap_slowdown=float(np.broadcast_to(program.overlap_slowdown, LAYOUTS)[index]),
     )
 
 
@@ -148,7 +152,7 @@ def test_every_second_of_every_stage_is_accounted_for(program):
 
 
 @thorough
-@given(program=programs(layouts_of(seconds)))
+@given(program=programs(layouts_of(seconds), st.one_of(shares, layouts_of(shares))))
 def test_an_array_of_layouts_gives_what_each_of_them_gives_alone(program):
     together = closed_form(program)
     merged = closed_form(coalesce(program))
@@ -157,7 +161,74 @@ def test_an_array_of_layouts_gives_what_each_of_them_gives_alone(program):
         assert together.iteration_s[index] == alone.iteration_s == merged.iteration_s[index]
         for mine, theirs in zip(together.stages, alone.stages, strict=True):
             assert mine.flop[index] == theirs.flop
-            assert {category: value[index] for category, value in mine.seconds.items()} == theirs.seconds
+            # Where others are slowed, a layout that is not has the category too, with nothing in it.
+            nothing = {INTERFERENCE: 0.0} if INTERFERENCE in mine.seconds else {}
+            assert {category: value[index] for category, value in mine.seconds.items()} == nothing | theirs.seconds
+
+
+@thorough
+@given(program=programs(share=st.just(0.0)))
+def test_a_slowdown_of_nothing_changes_nothing_bit_for_bit(program):
+    for engine in (closed_form, listing, simulate):
+        assert INTERFERENCE not in engine(program).stages[0].seconds
+    for detail in (program, coalesce(program)):
+        plain, zeros = closed_form(detail), closed_form(replace(detail, overlap_slowdown=np.zeros(LAYOUTS)))
+        beside = closed_form(replace(detail, overlap_slowdown=np.array([0.0, 0.5, 0.9])))
+        assert plain.iteration_s == zeros.iteration_s[0] == beside.iteration_s[0]
+        for mine, alike, other in zip(plain.stages, zeros.stages, beside.stages, strict=True):
+            assert {category: value[0] for category, value in alike.seconds.items()} == mine.seconds
+            assert {category: value[0] for category, value in other.seconds.items()} == {
+                INTERFERENCE: 0.0,
+                **mine.seconds,
+            }
+
+
+@thorough
+@given(program=programs(share=st.floats(1e-3, 0.9)))
+def test_a_slowdown_without_anything_to_overlap_changes_nothing_bit_for_bit(program):
+    def blocking(block):
+        return replace(block, tasks=tuple(replace(task, blocking=True, waits=(), drains=()) for task in block.tasks))
+
+    program = replace(
+        program,
+        blocks={key: blocking(block) for key, block in program.blocks.items()},
+        last_blocks={key: blocking(block) for key, block in program.last_blocks.items()},
+        epilogues=tuple(map(blocking, program.epilogues)),
+    )
+    for engine in (closed_form, listing, simulate):
+        slowed, plain = engine(program), engine(replace(program, overlap_slowdown=0.0))
+        assert slowed.iteration_s == plain.iteration_s
+        for mine, theirs in zip(slowed.stages, plain.stages, strict=True):
+            assert mine.seconds == {INTERFERENCE: 0.0, **theirs.seconds}
+
+
+@thorough
+@given(program=programs(share=st.just(0.0)), some=st.floats(0.0, 0.9), more=st.floats(0.0, 0.9))
+def test_the_iteration_grows_with_the_slowdown_but_not_beyond_everything_slowed(program, some, more):
+    some, more = sorted((some, more))
+    plain = listing(program).iteration_s
+    slower, slowest = (listing(replace(program, overlap_slowdown=share)).iteration_s for share in (some, more))
+    rounding = 1 + 1e-12
+    assert plain <= slower * rounding
+    assert slower <= slowest * rounding
+    assert slowest <= plain / (1 - more) * rounding
+
+
+@thorough
+@given(program=programs())
+def test_what_does_not_block_takes_its_own_time_and_what_blocks_no_less(program):
+    blocking, alone = [], []
+    for stage in make_plan(program).stages:
+        for item in stage.passes:
+            blocking += [task.blocking for task in item.block.tasks]
+            alone += [task.seconds for task in item.block.tasks]
+    rows = listing(program, timeline=True).timeline
+    lasting, alone = rows.finish - rows.start, np.array(alone, dtype=float)
+    free = np.array(blocking, dtype=bool)
+    np.testing.assert_allclose(lasting[~free], alone[~free], rtol=1e-9, atol=1e-12)
+    assert np.all(lasting >= alone - 1e-12)
+    lost = sum(stage.seconds.get(INTERFERENCE, 0.0) for stage in listing(program).stages)
+    assert np.sum(lasting[free] - alone[free]) == pytest.approx(lost, rel=1e-9, abs=1e-9)
 
 
 @thorough

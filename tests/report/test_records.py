@@ -43,6 +43,7 @@ def test_the_schema_changes_only_on_purpose(prediction: Prediction) -> None:
         "engine",
         "events",
         "iteration_s",
+        "error_band",
         "tokens_per_s",
         "tokens_per_s_per_gpu",
         "tflops_per_gpu",

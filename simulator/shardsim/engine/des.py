@@ -220,7 +220,7 @@ class _Stage:
         for seconds in run:
             begin, lasting = env.now, seconds
             if slowdown is not None and self.busy_until > begin:
-                extra = float(slowdown.extra(seconds, begin, self.busy_until))
+                extra = float(slowdown.delay(seconds, begin, self.busy_until))
                 self._count(INTERFERENCE, extra)
                 lasting = seconds + extra
             if trace is None:

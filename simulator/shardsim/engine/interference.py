@@ -26,7 +26,7 @@ class Slowdown(NamedTuple):
 
     share: Num
 
-    def extra(self, work: Num, begin: Num, until: Num) -> Num:
+    def delay(self, work: Num, begin: Num, until: Num) -> Num:
         """Seconds that work takes longer than alone.
 
         Either all of it is slowed, or it loses its share of the time that the side streams stay busy; whichever is
@@ -48,7 +48,7 @@ class Slowdown(NamedTuple):
 
         Examples
         --------
-        >>> Slowdown(0.5).extra(work=1.0, begin=0.0, until=10.0), Slowdown(0.5).extra(work=10.0, begin=0.0, until=2.0)
+        >>> Slowdown(0.5).delay(work=1.0, begin=0.0, until=10.0), Slowdown(0.5).delay(work=10.0, begin=0.0, until=2.0)
         (1.0, 1.0)
         """
         return smaller(work * (self.share / (1.0 - self.share)), self.share * larger(until - begin, 0.0))

@@ -166,7 +166,7 @@ def _later(
 ) -> NDArray[np.float64]:
     """When work that begins at ``begin`` is done, slowed until ``until``."""
     done = begin + work
-    return done if plan.slowdown is None else done + plan.slowdown.extra(work, begin, until)
+    return done if plan.slowdown is None else done + plan.slowdown.delay(work, begin, until)
 
 
 def _joined(columns: dict[int, NDArray[np.float64]], blocks: Sequence[int]) -> NDArray[np.float64]:

@@ -74,7 +74,7 @@ class StageWalk:
         self.note(begin, begin if until is None else until)
         self.clock = begin + seconds
         if self.slowdown is not None and until is not None:
-            extra = self.slowdown.extra(seconds, begin, until)
+            extra = self.slowdown.delay(seconds, begin, until)
             self.waits[INTERFERENCE] = self.waits[INTERFERENCE] + extra
             self.clock = self.clock + extra
 

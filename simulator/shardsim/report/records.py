@@ -43,6 +43,7 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
         "engine": execution.engine,
         "events": execution.events,
         "iteration_s": prediction.iteration_s,
+        "error_band": None,
         "tokens_per_s": prediction.tokens_per_s,
         "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu,
         "tflops_per_gpu": tflops(prediction.flops_per_gpu),

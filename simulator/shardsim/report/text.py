@@ -21,6 +21,10 @@ _MANY_STAGES = 16
 _STYLE_OF_BASIS = {"measured": "green", "interpolated": "green", "fitted": "cyan", "assumed": "bold yellow"}
 
 
+NO_BAND = "No error band: this version claims none. `shardsim validate runs` shows its errors on measured runs."
+"""What stands below every prediction until bands are read from validated runs."""
+
+
 def prediction_text(prediction: Prediction) -> RenderableType:
     """Lay a prediction out for people.
 
@@ -50,7 +54,7 @@ def prediction_text(prediction: Prediction) -> RenderableType:
             _section("Warnings"),
             *(_indented(Text(warning, "yellow")) for warning in prediction.warnings),
         ]
-    return Group(*parts)
+    return Group(*parts, Text(), Text(NO_BAND, "dim"))
 
 
 def run_text(run: TrainingRun) -> Text:

@@ -64,7 +64,8 @@ def changed(document: Document, changes: Changes, prefix: str) -> Document:
     problems = [problem for name, path, value in mine if (problem := _put(data, name, path, value)) is not None]
     if problems:
         raise InputError(problems)
-    return Document(data, document.file, document.lines)
+    origins = {tuple(path): f"set {name}" for name, path, _ in mine}
+    return Document(data, document.file, document.lines, origins)
 
 
 def _put(data: dict[str, Any], name: str, path: Sequence[str], value: object) -> Problem | None:

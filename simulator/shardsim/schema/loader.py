@@ -37,11 +37,14 @@ class Document:
         Name for messages; empty when the data came from no file.
     lines : mapping of tuple to int
         Line of each key and list item, by its path (-); the top is the empty path.
+    origins : mapping of tuple to str
+        For values that did not come from the file, what to say in its place, by the path of their key.
     """
 
     data: dict[str, Any]
     file: str = ""
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    origins: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def where(self, keys: KeyPath = ()) -> str:
         """Name the place of a key: ``run.yaml:3: layout.tp``.
@@ -51,6 +54,9 @@ class Document:
         keys : tuple of str and int
             Path of the key; the nearest one above it that has a line gives the line.
         """
+        origin = next((self.origins[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.origins), None)
+        if origin is not None:
+            return origin
         line = next((self.lines[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self.lines), None)
         place = f"{self.file}:{line}" if self.file and line is not None else self.file
         return ": ".join(part for part in (place, dotted(keys)) if part)

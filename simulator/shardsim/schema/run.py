@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from pydantic import Field
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, StrictModel, Text
 from shardsim.schema.catalog import is_path
-from shardsim.schema.loader import Document, check, load_yaml
+from shardsim.schema.loader import Document, KeyPath, check, dotted, load_yaml
 
 MEGATRON_NAMES: dict[str, tuple[str, ...]] = {
     "tensor_model_parallel_size": ("layout", "tp"),
@@ -107,8 +107,9 @@ def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> RunReque
     """
     document = _canonical(load_yaml(path))
     _stay_inside(document, path.parent)
-    content = merged(document.data, _canonical(Document(dict(overrides or {}), "command line")).data)
-    return check(Document(content, document.file, document.lines), RunRequest)
+    over = _canonical(Document(dict(overrides or {}), "command line")).data
+    origins = {keys: f"command line: {dotted(keys)}" for keys in _leaves(over)}
+    return check(Document(merged(document.data, over), document.file, document.lines, origins), RunRequest)
 
 
 def request_from_mapping(data: Mapping[str, Any], where: str = "") -> RunRequest:
@@ -202,6 +203,14 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             result[key] = value
     return result
+
+
+def _leaves(data: Mapping[str, Any], keys: KeyPath = ()) -> Iterator[KeyPath]:
+    for key, value in data.items():
+        if isinstance(value, Mapping) and key != "model":
+            yield from _leaves(value, (*keys, key))
+        else:
+            yield (*keys, key)
 
 
 def _stay_inside(document: Document, folder: Path) -> None:

@@ -2,8 +2,9 @@
 
 Groups of ``n`` ranks, ``s`` apart, on units (NVLink domains, nodes, leaves) of ``D`` ranks: where ``s >= D`` every
 member has a unit to itself; where ``n s`` divides ``D`` a group stays in one; where ``s`` divides ``D`` and ``D``
-divides ``n s`` every unit holds ``D / s`` of it. All layouts whose degrees divide the machine are of these kinds. The
-few others (TP 3 on nodes of 8) are counted over one period of first ranks, once for each distinct kind of layout.
+divides ``n s`` every unit holds ``D / s`` of it. All layouts whose degrees divide the machine are of these kinds.
+Where ``s`` divides ``D`` and no more (DP 5), the groups' starts are followed until they repeat. The few others (TP 3
+on nodes of 8) are counted over one period of first ranks, once for each distinct kind of layout.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def group_shape(cluster: Cluster, layout: Layout, axis: GroupAxis) -> GroupShape
     >>> shape.ranks_per_domain, shape.domains, shape.nic_share / 1e9
     (2, 32, 12.5)
     """
-    lattice = axis_lattice(axis, layout)
+    lattice = _canonical(axis, layout)
     scalar = _is_scalar(layout)
     domain = _counted(lattice, cluster.gpus_per_domain)
     node = domain
@@ -120,9 +121,8 @@ def pipeline_hop(cluster: Cluster, layout: Layout, sender: int, receiver: int) -
     >>> hop.leaves_domain, hop.nic_share / 1e9
     (1, 25.0)
     """
-    spans = axis_spans(layout)
-    pp = spans["pp"]
-    others = tuple(span for name, span in spans.items() if name != "pp")
+    pp = axis_spans(layout)["pp"]
+    others = _around(pp, layout.gpus)
     scalar = _is_scalar(layout)
 
     def leaves(unit: int) -> Num:
@@ -141,6 +141,29 @@ def pipeline_hop(cluster: Cluster, layout: Layout, sender: int, receiver: int) -
         leaves_leaf=leaves(cluster.gpus_per_node * cluster.nodes_per_leaf),
         nic_share=share if scalar else np.full(np.shape(domain), share),
     )
+
+
+def _canonical(axis: GroupAxis, layout: Layout) -> Lattice:
+    """The lattice of an axis, with all axes faster than it, between its two spans, and slower than it as one each."""
+    lattice = axis_lattice(axis, layout)
+    if axis == "embedding":
+        return Lattice(lattice.members, _around(axis_spans(layout)["pp"], layout.gpus))
+    if len(lattice.members) == 1:
+        return Lattice(lattice.members, _around(lattice.members[0], layout.gpus))
+    order = list(axis_spans(layout))
+    first, second = lattice.members
+    names = {"model": ("tp", "pp"), "dp_cp": ("cp", "dp")}[axis]
+    inner, outer = (first, second) if order.index(names[0]) < order.index(names[1]) else (second, first)
+    faster, _ = _around(inner, layout.gpus)
+    _, slower = _around(outer, layout.gpus)
+    block = inner.count * inner.stride
+    return Lattice((inner, outer), (faster, Span(outer.stride // block, block), slower))
+
+
+def _around(span: Span, gpus: Num) -> tuple[Span, Span]:
+    """Everything faster and everything slower than a span: the digits of a rank number fill both without gaps."""
+    block = span.count * span.stride
+    return Span(span.stride, 1), Span(gpus // block, block)
 
 
 def _is_scalar(layout: Layout) -> bool:
@@ -186,8 +209,6 @@ def _closed_form(
     n1: _Ints, s1: _Ints, n2: _Ints, s2: _Ints, others: list[tuple[_Ints, _Ints]], first: _Ints, unit: int
 ) -> tuple[_Truths, _Count]:
     """Counts of the layouts that divide the machine, and for which layouts they hold."""
-    swap = (s1 > s2) & (n2 > 1)
-    n1, n2, s1, s2 = np.where(swap, n2, n1), np.where(swap, n1, n2), np.where(swap, s2, s1), np.where(swap, s1, s2)
     merged = (n1 == 1) | (n2 == 1) | (s2 == n1 * s1)
     # One span: the inner one, or both where the outer continues it.
     n = np.where(merged, n1 * n2, n1)
@@ -221,10 +242,42 @@ def _one_span(n: _Ints, s: _Ints, others: list[tuple[_Ints, _Ints]], first: _Int
     alone = (n == 1) | (s >= unit)
     inside = aligned & (unit % block == 0)
     tiled = aligned & (unit % s == 0) & (block % unit == 0)
-    share = np.maximum(unit // s, 1)
-    most = np.select([alone, inside, tiled], [np.ones_like(n), n, share], 0)
-    units = np.select([alone, inside, tiled], [n, np.ones_like(n), n // share], 0)
-    return alone | inside | tiled, _Count(most, units, most)
+    slots = np.maximum(unit // s, 1)
+    most = np.select([alone, inside, tiled], [np.ones_like(n), n, slots], 0)
+    units = np.select([alone, inside, tiled], [n, np.ones_like(n), n // slots], 0)
+    count = _Count(most, units, most.copy())
+    # The groups follow each other without gaps where everything slower is whole groups.
+    gapless = (first == 0) & (unit % s == 0)
+    groups = np.ones_like(n)
+    for number, stride in others:
+        slower = (stride >= s) & (number > 1)
+        gapless &= ~slower | ((stride == block) & (groups == 1))
+        groups = np.where(slower, number, groups)
+    rest = aligned & gapless & ~(alone | inside | tiled)
+    if rest.any():
+        for array, column in zip(count, _gapless(n[rest], slots[rest], groups[rest]), strict=True):
+            array[rest] = column
+    return alone | inside | tiled | rest, count
+
+
+def _gapless(n: _Ints, slots: _Ints, groups: _Ints) -> _Count:
+    """Counts for groups of ``n`` on consecutive slots, one after the other, on units of so many slots."""
+    step = np.gcd(n, slots)
+    every = groups >= slots // step  # then some group starts at each multiple of the step
+    units = (slots - step + n - 1) // slots + 1
+    fewest = np.where(n > step, step, n)
+    some = np.flatnonzero(~every)
+    if some.size:
+        units[some], fewest[some] = 1, n[some]
+        for index in range(int(groups[some].max())):
+            some = some[groups[some] > index]
+            size, room = n[some], slots[some]
+            start = index * size % room
+            touched = (start + size - 1) // room + 1
+            least = np.minimum(room - start, (start + size - 1) % room + 1)
+            units[some] = np.maximum(units[some], touched)
+            fewest[some] = np.where(touched > 1, np.minimum(fewest[some], least), fewest[some])
+    return _Count(np.minimum(n, slots), units, fewest)
 
 
 @lru_cache(maxsize=65_536)
