@@ -8,6 +8,7 @@ from shardsim.engine.memory import memory_profile
 from shardsim.errors import InputError
 from shardsim.values.program import Pass, PipelineSchedule
 from shardsim.workload.allocations import StageAllocation
+from shardsim.workload.schedules import make_schedule
 
 NOTHING = StageAllocation(
     weights=0.0,
@@ -81,6 +82,7 @@ def test_what_is_held_all_the_time_is_passed_on_and_decides_whether_it_fits(sche
         "activations": 2.0,
         "logits": 0.0,
         "buffers": 4.0,
+        "fragmentation": 0.0,
         "context": 5.0,
     }
     assert (profile.peak, profile.worst_stage, profile.fits) == (71.0, 0, False)
@@ -90,3 +92,10 @@ def test_allocations_of_another_pipeline_are_refused_with_all_problems(schedule)
     with pytest.raises(InputError) as refused:
         memory_profile([replace(NOTHING, activation_per_chunk=(1.0, 1.0))] * 3, schedule("1f1b", 2, 4), 1.0)
     assert len(refused.value.problems) == 4
+
+
+def test_what_the_allocator_reserves_and_does_not_use_counts_and_the_context_is_not_the_allocators():
+    allocation = StageAllocation(6.0, 4.0, 20.0, (0.0,), 0.0, 0.0, 10.0, 5.0, allocated_share=0.8)
+    (items,) = memory_profile([allocation], make_schedule("gpipe", 1, 1), 80.0).stages
+    assert items["fragmentation"] == pytest.approx(40.0 / 0.8 - 40.0)
+    assert sum(items.values()) == pytest.approx(allocation.total_at([1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import subprocess
 import sys
@@ -92,17 +93,44 @@ def test_an_example_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         refresh.refreshed(page)
 
 
+JSON_OUTPUTS = {
+    "shardsim.prediction/1": "simulate workloads/runs/megatron-8.3b-tp8.yaml",
+    "shardsim.scaling/1": "scale workloads/runs/megatron-8.3b-tp8.yaml --gpus 8,16",
+    "shardsim.validation/1": "validate runs",
+    "shardsim.topology/1": "topology show dgx-h100 --gpus 32 --tp 4 --pp 2",
+    "shardsim.model/1": "model show llama-3-8b",
+}
+AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators"}
+"""Keys that are described by their own line and not taken apart."""
+
+
 def flattened(record: Any, prefix: str = "") -> set[str]:
     """Keys of a record by dotted path, list items and stage numbers left out."""
-    if isinstance(record, dict):
-        paths: set[str] = set()
-        for key, value in record.items():
-            here = prefix if key.isdigit() else f"{prefix}.{key}".lstrip(".")
-            paths |= {here} | flattened(value, here)
-        return paths
     if isinstance(record, list):
         return {path for item in record for path in flattened(item, prefix)}
-    return set()
+    if not isinstance(record, dict) or prefix in AS_A_WHOLE:
+        return set()
+    paths: set[str] = set()
+    for key, value in record.items():
+        here = prefix if key.isdigit() else f"{prefix}.{key}".lstrip(".")
+        paths |= {here} | flattened(value, here)
+    return paths
+
+
+@pytest.mark.parametrize(("schema", "command"), JSON_OUTPUTS.items())
+def test_every_json_key_is_documented_and_every_documented_key_exists(schema: str, command: str) -> None:
+    page = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
+    section = page.split(f"## {schema}\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE))
+    with refresh.sandbox() as place:
+        record = json.loads("\n".join(place.run(f"shardsim {command} --json")))
+    assert record["schema"] == schema
+    assert documented == flattened(record)
+
+
+def test_every_json_schema_is_documented() -> None:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simulator").rglob("*.py"))
+    assert set(re.findall(r"shardsim\.\w+/\d+", sources)) == set(JSON_OUTPUTS)
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:

@@ -55,15 +55,16 @@ def memory_profile(
 def _fullest(stage: int, allocation: StageAllocation, schedule: PipelineSchedule) -> dict[str, float]:
     # The first of equal moments, so that the result does not depend on how many follow.
     activations, logits = max(_moments(stage, allocation, schedule), key=sum, default=(0.0, 0.0))
-    return {
+    tensors = {
         "weights": float(allocation.weights),
         "gradients": float(allocation.gradients),
         "optimizer": float(allocation.optimizer),
         "activations": activations,
         "logits": logits,
         "buffers": float(allocation.buffers),
-        "context": float(allocation.context),
     }
+    unused = sum(tensors.values()) * (1.0 / allocation.allocated_share - 1.0)
+    return {**tensors, "fragmentation": unused, "context": float(allocation.context)}
 
 
 def _moments(stage: int, allocation: StageAllocation, schedule: PipelineSchedule) -> Iterator[tuple[float, float]]:

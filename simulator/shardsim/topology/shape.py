@@ -245,7 +245,7 @@ def _one_span(n: _Ints, s: _Ints, others: list[tuple[_Ints, _Ints]], first: _Int
     slots = np.maximum(unit // s, 1)
     most = np.select([alone, inside, tiled], [np.ones_like(n), n, slots], 0)
     units = np.select([alone, inside, tiled], [n, np.ones_like(n), n // slots], 0)
-    count = _Count(most, units, most.copy())
+    found = _Count(most, units, most.copy())
     # The groups follow each other without gaps where everything slower is whole groups.
     gapless = (first == 0) & (unit % s == 0)
     groups = np.ones_like(n)
@@ -255,9 +255,9 @@ def _one_span(n: _Ints, s: _Ints, others: list[tuple[_Ints, _Ints]], first: _Int
         groups = np.where(slower, number, groups)
     rest = aligned & gapless & ~(alone | inside | tiled)
     if rest.any():
-        for array, column in zip(count, _gapless(n[rest], slots[rest], groups[rest]), strict=True):
+        for array, column in zip(found, _gapless(n[rest], slots[rest], groups[rest]), strict=True):
             array[rest] = column
-    return alone | inside | tiled | rest, count
+    return alone | inside | tiled | rest, found
 
 
 def _gapless(n: _Ints, slots: _Ints, groups: _Ints) -> _Count:

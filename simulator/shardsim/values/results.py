@@ -98,7 +98,7 @@ class MemoryProfile:
     ----------
     stages : tuple of mapping of str to float
         For each stage, bytes by item: ``weights``, ``gradients``, ``optimizer``, ``activations``, ``logits``,
-        ``buffers``, ``context`` [bytes].
+        ``buffers``, ``fragmentation`` (reserved by the caching allocator and unused), ``context`` [bytes].
     capacity : float
         Device memory [bytes].
     """
