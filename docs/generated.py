@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from shardsim.schema import hardware
+from shardsim.schema.catalog import names
 from shardsim.schema.framework import FrameworkFile
 from shardsim.schema.model import ModelFile
 from shardsim.schema.run import MEGATRON_NAMES, BatchRequest, LayoutRequest, RunRequest
 from shardsim.validate.rows import REQUIRED, MeasuredRun
+from shardsim.values.provenance import Provenance
 
 SIZES = ("1.2b", "2.5b", "4.2b", "8.3b")
 
@@ -84,6 +86,54 @@ def _on_512_gpus(place: Place, *, overlap: bool) -> float:
 
 def _json(place: Place, command: str) -> Any:
     return json.loads("\n".join(place.run(command)))
+
+
+# Provenance.
+
+
+def kernel_provenance(_: Place) -> list[str]:
+    """How the constants of each device are known."""
+    rows = ["| device profile | matrix products | tile constants | fused attention | memory-bound kernels measured |"]
+    rows.append("| --- | --- | --- | --- | --- |")
+    for name in names("kernel-profile"):
+        found = hardware.load_kernel_profile(name).provenance
+        product = _bases(found, "gemm_efficiency")
+        attention = _bases(found, "attention_efficiency")
+        kinds = [key.split(".")[1] for key in found if key.startswith("kernel_efficiency.")]
+        measured = [kind for kind in kinds if found[f"kernel_efficiency.{kind}"].basis == "measured"]
+        overhead = found["gemm_overhead"]
+        fit = (
+            f"{overhead.basis}, {overhead.points:,} points, {overhead.error:.1%}" if overhead.points else overhead.basis
+        )
+        rows.append(f"| `{name}` | {product} | {fit} | {attention} | {', '.join(measured) or 'none'} |")
+    return rows
+
+
+def fabric_provenance(_: Place) -> list[str]:
+    """How the constants of each fabric are known."""
+    rows = ["| fabric profile | NVLink: all-reduce | NVLink: others | adapters | adapters: messages |"]
+    rows.append("| --- | --- | --- | --- | --- |")
+    for name in names("fabric-profile"):
+        links = hardware.load_fabric_profile(name).links
+        cells = [
+            links[link].provenance_of(kind).basis
+            for link, kind in (
+                ("nvlink", "all_reduce"),
+                ("nvlink", "default"),
+                ("nic", "all_reduce"),
+                ("nic", "send_recv"),
+            )
+        ]
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return rows
+
+
+def _bases(found: Mapping[str, Provenance], constant: str) -> str:
+    """Bases of a constant by what it is for, once each."""
+    bases = {key.partition(".")[2]: value.basis for key, value in found.items() if key.startswith(f"{constant}.")}
+    if len(set(bases.values())) == 1:
+        return next(iter(bases.values()))
+    return ", ".join(f"{key} {basis}" for key, basis in bases.items())
 
 
 # Schemas.
@@ -212,6 +262,8 @@ def _scalar_words(annotation: Any, metadata: tuple[Any, ...]) -> str:
 GENERATED: MappingProxyType[str, Callable[[Place], list[str]]] = MappingProxyType(
     {
         "validation": validation,
+        "kernel-provenance": kernel_provenance,
+        "fabric-provenance": fabric_provenance,
         "run-schema": run_schema,
         "megatron-names": megatron_names,
         "model-schema": model_schema,

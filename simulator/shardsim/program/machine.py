@@ -8,7 +8,7 @@ from functools import cached_property
 
 from shardsim.cost.collectives import collective_transfer, message_transfer
 from shardsim.cost.operators import compute_seconds
-from shardsim.topology.shape import group_shape, pipeline_hop
+from shardsim.topology.shape import PipelineHop, group_shape, pipeline_hop
 from shardsim.values.hardware import GroupShape
 from shardsim.values.num import Num, any_of
 from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator, OptimizerStep
@@ -39,9 +39,19 @@ class Machine:
         shape = self.shapes[collective.axis]
         return collective_transfer(collective.kind, collective.size, shape, self.run.cluster, self.run.profile.fabric)
 
+    @cached_property
+    def _hops(self) -> dict[tuple[int, int], PipelineHop]:
+        return {}
+
+    def hop(self, sender: int, receiver: int) -> PipelineHop:
+        """The way between two pipeline stages, worked out once."""
+        if (sender, receiver) not in self._hops:
+            self._hops[sender, receiver] = pipeline_hop(self.run.cluster, self.run.layout, sender, receiver)
+        return self._hops[sender, receiver]
+
     def message(self, size: Num, sender: int, receiver: int) -> Transfer:
         """What a message between two pipeline stages does to the links on its way."""
-        hop = pipeline_hop(self.run.cluster, self.run.layout, sender, receiver)
+        hop = self.hop(sender, receiver)
         return message_transfer(
             size,
             leaves_domain=hop.leaves_domain,

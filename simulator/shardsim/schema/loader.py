@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -218,8 +219,13 @@ def load_yaml(path: Path) -> Document:
         document, a duplicate key, a custom tag, aliases that expand without bound, or no mapping at the top.
     """
     path = Path(path)
-    text = _read(path)
-    return parse_json(text, str(path)) if path.suffix.lower() == ".json" else parse_yaml(text, str(path))
+    return _parse(_read(path), str(path), path.suffix.lower())
+
+
+@lru_cache(maxsize=128)
+def _parse(text: str, file: str, suffix: str) -> Document:
+    """Parse the same text once: a sweep reads the same few files for every layout. Nobody changes a Document."""
+    return parse_json(text, file) if suffix == ".json" else parse_yaml(text, file)
 
 
 def parse_yaml(text: str, file: str) -> Document:
