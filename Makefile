@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint install docs benchmark clean
+.PHONY: demo test lint install docs benchmark reports clean
 
 install: $(VENV)/.installed
 
@@ -32,6 +32,9 @@ test: lint
 
 benchmark: install
 	$(BIN)/python -m benchmarks
+
+reports: install
+	for report in reports/*/run.sh; do PATH="$(CURDIR)/$(BIN):$$PATH" bash $$report || exit 1; done
 
 docs: install
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

@@ -30,6 +30,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,8 @@ def refreshed(page: Path) -> str:
     """
     result: list[str] = []
     done = 0
+    lines = _regions(page.read_text(encoding="utf-8").splitlines())
     with sandbox() as place:
-        lines = _regions(page.read_text(encoding="utf-8").splitlines(), place)
         for fence in fences(lines):
             body = lines[fence.start : fence.end]
             try:
@@ -230,7 +231,14 @@ def _run(fence: Fence, body: list[str], place: Sandbox) -> list[str]:
     return lines
 
 
-def _regions(lines: list[str], place: Sandbox) -> list[str]:
+@cache
+def _generated(name: str) -> tuple[str, ...]:
+    """Make a region once, however many pages have it."""
+    with sandbox() as place:
+        return tuple(GENERATED[name](place))
+
+
+def _regions(lines: list[str]) -> list[str]:
     result: list[str] = []
     inside = False
     for line in lines:
@@ -240,7 +248,7 @@ def _regions(lines: list[str], place: Sandbox) -> list[str]:
         result.append(line)
         match = _REGION.match(line)
         if match:
-            result += ["", *GENERATED[match[1]](place), ""]
+            result += ["", *_generated(match[1]), ""]
             inside = True
     return result
 

@@ -63,7 +63,7 @@ def test_make_targets_that_pages_name_exist() -> None:
 
 def test_the_demo_of_the_makefile_runs() -> None:
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").split("demo: install\n")[1].split("\n\n")[0]
-    demo = [line.strip().replace("$(BIN)/", "") for line in recipe.splitlines()]
+    demo = [line.strip() for line in recipe.replace("\\\n", " ").replace("$(BIN)/", "").splitlines()]
     assert any(line.startswith("shardsim simulate") for line in demo)
     with refresh.sandbox() as place:
         for line in demo:

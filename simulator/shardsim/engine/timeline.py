@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardsim.engine.plan import BlockPlan, Plan, Run, StagePlan, offsets
-from shardsim.values.results import Timeline
+from shardsim.values.results import PASS_KINDS, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,6 +88,7 @@ def by_start(timeline: Timeline) -> Timeline:
         timeline.chunk[order],
         timeline.label[order],
         timeline.labels,
+        None if timeline.kind is None else timeline.kind[order],
     )
 
 
@@ -140,13 +141,13 @@ def _timeline(plan: Plan, start: NDArray[np.float64], finish: NDArray[np.float64
     columns: list[tuple[NDArray[np.int64], ...]] = [
         _columns(index, stage, labels) for index, stage in enumerate(plan.stages)
     ]
-    stage, microbatch, chunk, label = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Timeline(start, finish, stage, microbatch, chunk, label, tuple(labels))
+    stage, microbatch, chunk, label, kind = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Timeline(start, finish, stage, microbatch, chunk, label, tuple(labels), kind)
 
 
 def _columns(
     index: int, stage: StagePlan, labels: dict[tuple[str, str, str], int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], ...]:
     of_block = {
         id(block): np.array(
             [labels.setdefault((task.name, task.stream, task.category), len(labels)) for task in block.tasks],
@@ -157,8 +158,10 @@ def _columns(
     counts = [len(item.block.tasks) for item in stage.passes]
     microbatch = np.repeat(np.array([item.microbatch for item in stage.passes], dtype=np.int64), counts)
     chunk = np.repeat(np.array([item.chunk for item in stage.passes], dtype=np.int64), counts)
+    kinds = [PASS_KINDS.index(item.kind) if item.kind in PASS_KINDS else -1 for item in stage.passes]
+    kind = np.repeat(np.array(kinds, dtype=np.int64), counts)
     label = np.concatenate([of_block[id(item.block)] for item in stage.passes])
-    return np.full(label.size, index, dtype=np.int64), microbatch, chunk, label
+    return np.full(label.size, index, dtype=np.int64), microbatch, chunk, label, kind
 
 
 def _later(

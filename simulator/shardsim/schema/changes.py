@@ -8,7 +8,7 @@ from typing import Any
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.catalog import near
-from shardsim.schema.loader import Document
+from shardsim.schema.loader import Document, KeyPath
 
 Changes = Mapping[str, str | int | float | bool]
 
@@ -64,7 +64,7 @@ def changed(document: Document, changes: Changes, prefix: str) -> Document:
     problems = [problem for name, path, value in mine if (problem := _put(data, name, path, value)) is not None]
     if problems:
         raise InputError(problems)
-    origins = {tuple(path): f"set {name}" for name, path, _ in mine}
+    origins: dict[KeyPath, str] = {tuple(path): f"set {name}" for name, path, _ in mine}
     return Document(data, document.file, document.lines, origins)
 
 

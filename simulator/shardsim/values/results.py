@@ -28,7 +28,7 @@ class StageAccount:
     seconds : mapping of str to Num
         By category [s]: those of the blocking tasks (``gemm``, ``attention``, ``memory-bound``, ``tp``, ``recompute``,
         ``optimizer`` ...), ``pp`` (waiting while a message was under way), ``dp`` (waiting for gradient reduction) and
-        ``bubble`` (waiting with nothing under way).
+        ``bubble`` (waiting with nothing under way), ``interference`` (slowed by overlapped communication).
     flop : Num
         Floating point operations executed by one rank (-).
     """
