@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
+from pydantic import BaseModel
+
 from shardsim.schema import hardware
 from shardsim.schema.catalog import names
 from shardsim.schema.framework import FrameworkFile
@@ -209,7 +211,7 @@ def _keys(model: Any, *inside: str) -> list[str]:
 def _default(info: Any) -> str:
     if info.is_required():
         return "required"
-    if info.default_factory is not None or info.default is None or hasattr(info.default, "model_fields"):
+    if info.default_factory is not None or info.default is None or isinstance(info.default, BaseModel):
         return ""
     return f"`{json.dumps(info.default)}`".replace('"', "")
 

@@ -50,7 +50,9 @@ def test_a_prediction_holds_together():
 
 
 def test_a_scaling_table_has_a_point_for_every_count():
-    table = shardsim.scale(gpus=[64, 128], grow="dp", **{key: RUN[key] for key in RUN if key != "gpus"} | {"global_batch": 64})
+    table = shardsim.scale(
+        gpus=[64, 128], grow="dp", **{key: RUN[key] for key in RUN if key != "gpus"} | {"global_batch": 64}
+    )
     assert [(point.dp, point.global_batch) for point in table.points] == [(8, 64), (16, 128)]
 
 

@@ -120,7 +120,7 @@ def test_a_bit_is_an_eighth_of_a_byte_in_every_prefix():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: units.format_time(0.0), "0 ns"),
+        (lambda: units.format_time(0.0), "0 s"),
         (lambda: units.format_time(3600.0), "3600 s"),
         (lambda: units.format_time(0.0123), "12.3 ms"),
         (lambda: units.format_time(3.2e-6), "3.2 us"),

@@ -116,7 +116,7 @@ def _four(value: float) -> str:
     return f"{float(f'{value:.4g}'):.15g}"
 
 
-_TIME_STEPS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (1e-6, "us", 1e6), (0.0, "ns", 1e9))
+_TIME_STEPS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (1e-6, "us", 1e6))
 
 
 def format_time(seconds: float) -> str:
@@ -125,10 +125,11 @@ def format_time(seconds: float) -> str:
     >>> format_time(0.0123)
     '12.3 ms'
     """
-    for least, unit, factor in _TIME_STEPS:
-        if abs(seconds) >= least:
-            return f"{_four(seconds * factor)} {unit}"
-    return f"{seconds:g} s"
+    unit, factor = next(
+        ((unit, factor) for least, unit, factor in _TIME_STEPS if abs(seconds) >= least),
+        ("ns", 1e9) if seconds else ("s", 1.0),
+    )
+    return f"{_four(seconds * factor)} {unit}"
 
 
 def format_size(size_bytes: float) -> str:

@@ -145,9 +145,7 @@ def _timeline(plan: Plan, start: NDArray[np.float64], finish: NDArray[np.float64
     return Timeline(start, finish, stage, microbatch, chunk, label, tuple(labels), kind)
 
 
-def _columns(
-    index: int, stage: StagePlan, labels: dict[tuple[str, str, str], int]
-) -> tuple[NDArray[np.int64], ...]:
+def _columns(index: int, stage: StagePlan, labels: dict[tuple[str, str, str], int]) -> tuple[NDArray[np.int64], ...]:
     of_block = {
         id(block): np.array(
             [labels.setdefault((task.name, task.stream, task.category), len(labels)) for task in block.tasks],

@@ -32,7 +32,9 @@ class Machine:
     def shapes(self) -> dict[str, GroupShape]:
         """How the group of each axis lies on the cluster."""
         cluster, layout = self.run.cluster, self.run.layout
-        return {axis: group_shape(cluster, layout, axis) for axis in ("tp", "cp", "dp", "embedding", "model")}
+        shapes = {axis: group_shape(cluster, layout, axis) for axis in ("tp", "cp", "embedding", "model")}
+        # Gradients are reduced over all ranks that hold the same parameters.
+        return {**shapes, "dp": group_shape(cluster, layout, "dp_cp")}
 
     def transfer(self, collective: Collective) -> Transfer:
         """What a collective does to the links of its group."""
