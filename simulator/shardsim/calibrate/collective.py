@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardsim.calibrate.fit import Array, Constant, Fit, fit_times
-from shardsim.cost.collectives import RING_PASSES, achieved_bandwidth
+from shardsim.cost.algorithms import RING_PASSES
+from shardsim.cost.protocols import achieved_bandwidth
 from shardsim.values.hardware import LinkConstants
 from shardsim.values.operators import CollectiveKind
 from shardsim.values.provenance import Provenance

@@ -70,6 +70,41 @@ def runs(
     _print(table, as_json=as_json)
 
 
+@validate.command(short_help="Measured collectives: times of nccl-tests and the like.", no_args_is_help=True)
+@click.argument("measured_file", metavar="FILE.csv", type=_FILE)
+@click.option("--out", type=_FILE, metavar="ROWS.csv", help="Write one row for every input row.")
+@click.option("--plot", type=_FILE, metavar="FILE", help="Scatter of predicted and measured times (.png or .svg).")
+@json_option
+@data_option
+def collectives(
+    measured_file: Path,
+    out: Path | None,
+    plot: Path | None,
+    as_json: bool,  # noqa: FBT001  # click passes flags by name
+    data: tuple[Path, ...],
+) -> None:
+    """Predict every measured collective of FILE.csv.
+
+    \b
+    Columns needed: gpu, gpus_per_node, nodes, collective, bytes (the whole buffer), time_us. Others are
+    used where they are: id, source, log_file, note, dtype, inter_node_gbps_per_gpu, healthy, cluster, fabric.
+    """  # noqa: D301  # click reads the escape
+    from shardsim.report.console import progress
+    from shardsim.report.plots import plot_format
+    from shardsim.report.save import check_outputs
+    from shardsim.validate.collectives import validate_collectives
+
+    if plot is not None:
+        plot_format(plot)
+    check_outputs({"--out": out, "--plot": plot}, [measured_file])
+    with progress(f"predicting the rows of {measured_file.name}"):
+        table = validate_collectives(measured_file, data)
+    if plot is not None and table.overall.predicted == 0:
+        raise InputError(Problem("no row could be predicted: there is nothing to draw", "--plot", _reasons(table)))
+    _write(table, out, plot)
+    _print(table, as_json=as_json)
+
+
 def _reasons(table: ValidationTable) -> str:
     return "; ".join(f"{rows} rows: {reason}" for reason, rows in table.skipped[:3])
 

@@ -1,69 +1,38 @@
 """``Transfer`` of a collective or a message on the links of its group.
 
-Sizes are counted as nccl-tests counts them: the whole buffer. Ring traffic is 2 (n-1)/n of it for an all-reduce and
-(n-1)/n for the others (nccl-tests doc/PERFORMANCE.md), the same on every link of the ring. A tree sends the buffer
-up and down once. The cheaper one of those that exist is taken, as NCCL does.
+Sizes are counted as nccl-tests counts them: the whole buffer. Of all ways that a fabric enables (algorithm and
+protocol), the cheapest is taken, as NCCL does, and corrected by what measurements say beyond the equations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from shardsim.values.hardware import Cluster, FabricConstants, GroupShape, LinkConstants
-from shardsim.values.num import Num, Truth, any_of, larger, log2, where
+from shardsim.cost.algorithms import SWITCH_REDUCES, traffic
+from shardsim.cost.corrections import correction_factor, dtype_class
+from shardsim.cost.protocols import achieved_bandwidth, corrected, least_trusted, way_transfer, ways_on_links
+from shardsim.values.hardware import Cluster, FabricConstants, GroupShape, WayConstants
+from shardsim.values.num import Num, Truth, any_of, larger, where
 from shardsim.values.operators import CollectiveKind
-from shardsim.values.provenance import Basis, Provenance
 from shardsim.values.transfer import Transfer
 
-RING_PASSES: dict[CollectiveKind, int] = {
-    "all_reduce": 2,
-    "all_gather": 1,
-    "reduce_scatter": 1,
-    "all_to_all": 1,
-    "broadcast": 1,
-}
-"""How often a ring carries the buffer round (-)."""
-
-TREE_BANDWIDTH_SHARE = 0.92
-"""Share of the ring's bandwidth that NCCL's tuning model grants a tree (-) (NVIDIA/nccl src/graph/tuning.cc)."""
-
-_TRUST: tuple[Basis, ...] = ("measured", "interpolated", "fitted", "datasheet", "assumed")
-
-
-def achieved_bandwidth(datasheet: Num, kind: str, chunk_bytes: Num, constants: LinkConstants) -> Num:
-    """Bandwidth that a collective reaches on one class of link, by the size of what it sends at a time.
-
-    Parameters
-    ----------
-    datasheet : Num
-        Datasheet bandwidth per direction [bytes/s].
-    kind : str
-        Collective.
-    chunk_bytes : Num
-        What a rank sends in one step [bytes].
-    constants : LinkConstants
-
-    Returns
-    -------
-    Num
-        ``efficiency * datasheet / (1 + sqrt(half / chunk))`` [bytes/s]. The square root describes measured NCCL
-        curves, which rise over three decades of size, better than the hyperbola of a fixed latency does.
-
-    Examples
-    --------
-    >>> nvlink = LinkConstants({"default": 0.8}, 0.0, 0.0, 1e6, Provenance("assumed", "example"))
-    >>> achieved_bandwidth(300e9, "all_reduce", 1e6, nvlink)
-    120000000000.0
-    """
-    efficiency = constants.efficiency.get(kind, constants.efficiency["default"])
-    slowdown = 1.0 + (constants.half_bandwidth_bytes / larger(chunk_bytes, 1.0)) ** 0.5
-    return efficiency * datasheet / slowdown
+_NEVER = float("inf")
 
 
 def collective_transfer(
-    kind: CollectiveKind, size: Num, shape: GroupShape, cluster: Cluster, fabric: FabricConstants
+    kind: CollectiveKind,
+    size: Num,
+    shape: GroupShape,
+    cluster: Cluster,
+    fabric: FabricConstants,
+    *,
+    dtype: str = "bf16",
+    algorithm: str | None = None,
 ) -> Transfer:
-    """Transfer of a collective: the cheaper of ring and (for all-reduce) tree.
+    """Transfer of a collective: the cheapest of the ways that the fabric enables.
 
     Parameters
     ----------
@@ -74,15 +43,89 @@ def collective_transfer(
         How the group lies on the cluster. A group of one costs nothing.
     cluster : Cluster
     fabric : FabricConstants
+    dtype : str
+        Type of the elements. Switches cannot add 8-bit types.
+    algorithm : str or None
+        Take the cheapest way with this algorithm only.
 
     Returns
     -------
     Transfer
     """
-    ring = _ring(kind, size, shape, cluster, fabric)
-    if kind != "all_reduce":
-        return ring
-    return _cheaper(ring, _tree(size, shape, cluster, fabric))
+    candidates = candidate_transfers(kind, size, shape, cluster, fabric, dtype=dtype, algorithm=algorithm)
+    return _with_corrections(kind, size, shape, cluster, fabric, dtype, _cheapest(candidates))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One enabled way for a collective.
+
+    Parameters
+    ----------
+    transfer : Transfer
+        What it achieves, before any correction.
+    believed : Num
+        Time that the library expects of it, by which it chooses [s]; infinite where it cannot serve the group.
+    """
+
+    transfer: Transfer
+    believed: Num
+
+
+def candidate_transfers(
+    kind: CollectiveKind,
+    size: Num,
+    shape: GroupShape,
+    cluster: Cluster,
+    fabric: FabricConstants,
+    *,
+    dtype: str = "bf16",
+    algorithm: str | None = None,
+) -> list[Candidate]:
+    """Every way that is enabled.
+
+    Parameters
+    ----------
+    kind, size, shape, cluster, fabric, dtype, algorithm
+        See :func:`collective_transfer`.
+
+    Returns
+    -------
+    list of Candidate
+    """
+    beliefs = {(way.algorithm, way.protocol): way for way in fabric.tuning.get(kind, ())}
+    load = _uplink_load(kind, shape, cluster)
+    found = []
+    for way in enabled_ways(kind, fabric, dtype):
+        done = traffic(way.algorithm, kind, size, shape)
+        if done is None or algorithm not in (None, way.algorithm):
+            continue
+        transfer = way_transfer(way, done, shape, cluster, load)
+        belief = beliefs.get((way.algorithm, way.protocol), way)
+        believed = transfer if belief is way else way_transfer(belief, done, shape, cluster, load)
+        found.append(Candidate(transfer, where(done.exists, believed.seconds, _NEVER)))
+    return found
+
+
+def enabled_ways(kind: str, fabric: FabricConstants, dtype: str = "bf16") -> tuple[WayConstants, ...]:
+    """Ways to do a collective on a fabric with a data type.
+
+    Parameters
+    ----------
+    kind : str
+        Collective.
+    fabric : FabricConstants
+    dtype : str
+
+    Returns
+    -------
+    tuple of WayConstants
+    """
+    ways = fabric.ways.get(kind) or ways_on_links(kind, fabric)
+    adds = kind in ("all_reduce", "reduce_scatter")
+    if adds and dtype_class(dtype) == "narrow":
+        return tuple(way for way in ways if way.algorithm not in SWITCH_REDUCES)
+    return tuple(ways)
 
 
 def message_transfer(
@@ -110,6 +153,7 @@ def message_transfer(
     outside = leaves_domain > 0
     sent = size > 0
     latency = where(outside, nic.base_latency + nic.step_latency, nvlink.base_latency + nvlink.step_latency)
+    crossed = (nvlink, nic) if any_of(outside) else (nvlink,)
     return Transfer(
         latency=where(sent, latency, 0.0),
         wire={"nvlink": where(outside, 0.0, size), "nic": where(outside, size, 0.0)},
@@ -118,69 +162,77 @@ def message_transfer(
             "nic": achieved_bandwidth(nic_share, "send_recv", size, nic),
         },
         algorithm="send_recv",
-        provenance=_least_trusted("send_recv", nvlink, nic, outside),
+        provenance=least_trusted(*(link.provenance_of("send_recv") for link in crossed)),
     )
 
 
-def _ring(kind: CollectiveKind, size: Num, shape: GroupShape, cluster: Cluster, fabric: FabricConstants) -> Transfer:
-    nvlink, nic = fabric.links["nvlink"], fabric.links["nic"]
-    passes = RING_PASSES[kind]
-    ranks = shape.ranks
-    chunk = size / ranks
-    wire = passes * (ranks - 1) * chunk
-    alone = ranks <= 1
-    across = shape.domains > 1
-    steps = passes * (ranks - 1)
-    far_steps = where(across, passes * (shape.domains - 1), 0.0)
-    base = where(across, larger(nvlink.base_latency, nic.base_latency), nvlink.base_latency)
-    latency = base + (steps - far_steps) * nvlink.step_latency + far_steps * nic.step_latency
+def _uplink_load(kind: str, shape: GroupShape, cluster: Cluster) -> Num:
+    """How much longer the up-links of the leaves need than the adapters, for a group that spans leaves.
+
+    Neighbours in a ring or tree mostly share a leaf, so that one domain's traffic in and out passes the up-links of
+    ``N/L`` domains; of an all-to-all, everything for other leaves does.
+    """
+    if cluster.oversubscription <= 1.0:
+        return 1.0
+    passing = shape.leaves / shape.domains
+    if kind == "all_to_all":
+        passing = (shape.domains - shape.domains / shape.leaves) / larger(shape.domains - 1.0, 1.0)
+    return where(shape.leaves > 1, larger(cluster.oversubscription * passing, 1.0), 1.0)
+
+
+def far_members(kind: str, shape: GroupShape) -> Num:
+    """Members by which corrections of groups across domains are told apart (-).
+
+    Domains, which decide the steps between them; of an all-to-all the ranks, since each is a peer to send to.
+    """
+    return shape.ranks if kind == "all_to_all" else shape.domains
+
+
+def _with_corrections(
+    kind: str,
+    size: Num,
+    shape: GroupShape,
+    cluster: Cluster,
+    fabric: FabricConstants,
+    dtype: str,
+    transfer: Transfer,
+) -> Transfer:
+    family = dtype_class(dtype)
+    near, far = (fabric.corrections.get((kind, family, place)) for place in ("near", "far"))
+    if near is None and far is None:
+        return transfer
+    within = 1.0 if near is None else correction_factor(near, size, shape.ranks)
+    beyond = 1.0 if far is None else correction_factor(far, size, far_members(kind, shape))
+    return corrected(transfer, where(shape.domains > 1, beyond, within), shape, cluster)
+
+
+def _cheapest(candidates: Sequence[Candidate]) -> Transfer:
+    """Element by element the transfer of which the library expects the least time."""
+    times = [candidate.believed for candidate in candidates]
+    if not any(isinstance(time, np.ndarray) for time in times):
+        return candidates[min(range(len(times)), key=lambda index: times[index])].transfer
+    best, least = candidates[0].transfer, times[0]
+    winner = np.zeros(np.broadcast_shapes(*(np.shape(time) for time in times)))
+    for index, candidate in enumerate(candidates[1:], start=1):
+        better = candidate.believed < least
+        best = _merged(better, candidate.transfer, best)
+        least = where(better, candidate.believed, least)
+        winner = np.where(better, float(index), winner)
+    won = [candidates[int(index)].transfer for index in np.unique(winner)]
     return Transfer(
-        latency=where(alone, 0.0, latency),
-        wire={"nvlink": where(shape.ranks_per_domain > 1, wire, 0.0), "nic": where(across, wire, 0.0)},
-        rate={
-            "nvlink": achieved_bandwidth(cluster.nvlink.bandwidth, kind, chunk, nvlink),
-            "nic": achieved_bandwidth(shape.nic_share, kind, chunk, nic),
-        },
-        algorithm="ring",
-        provenance=_least_trusted(kind, nvlink, nic, across),
+        latency=best.latency,
+        wire=best.wire,
+        rate=best.rate,
+        algorithm=" or ".join(dict.fromkeys(transfer.algorithm for transfer in won)),
+        provenance=least_trusted(*(transfer.provenance for transfer in won)),
     )
 
 
-def _tree(size: Num, shape: GroupShape, cluster: Cluster, fabric: FabricConstants) -> Transfer:
-    nvlink, nic = fabric.links["nvlink"], fabric.links["nic"]
-    alone = shape.ranks <= 1
-    across = shape.domains > 1
-    wire = where(alone, 0.0, 2.0 * size)
-    base = where(across, larger(nvlink.base_latency, nic.base_latency), nvlink.base_latency)
-    near = 2.0 * (shape.ranks_per_domain - 1) * nvlink.step_latency
-    far = 2.0 * log2(larger(shape.domains, 1.0)) * nic.step_latency
+def _merged(choose: Truth, first: Transfer, second: Transfer) -> Transfer:
     return Transfer(
-        latency=where(alone, 0.0, base + near + far),
-        wire={"nvlink": where(shape.ranks_per_domain > 1, wire, 0.0), "nic": where(across, wire, 0.0)},
-        rate={
-            "nvlink": TREE_BANDWIDTH_SHARE * achieved_bandwidth(cluster.nvlink.bandwidth, "all_reduce", size, nvlink),
-            "nic": TREE_BANDWIDTH_SHARE * achieved_bandwidth(shape.nic_share, "all_reduce", size, nic),
-        },
-        algorithm="tree",
-        provenance=_least_trusted("all_reduce", nvlink, nic, across),
-    )
-
-
-def _cheaper(first: Transfer, second: Transfer) -> Transfer:
-    """Element by element the transfer that takes less time."""
-    better = first.seconds <= second.seconds
-    if not isinstance(better, np.ndarray):
-        return first if better else second
-    return Transfer(
-        latency=where(better, first.latency, second.latency),
-        wire={link: where(better, first.wire[link], second.wire[link]) for link in first.wire},
-        rate={link: where(better, first.rate[link], second.rate[link]) for link in first.rate},
-        algorithm=f"{first.algorithm} or {second.algorithm}",
+        latency=where(choose, first.latency, second.latency),
+        wire={link: where(choose, first.wire[link], second.wire[link]) for link in first.wire},
+        rate={link: where(choose, first.rate[link], second.rate[link]) for link in first.rate},
+        algorithm="",
         provenance=first.provenance,
     )
-
-
-def _least_trusted(kind: str, nvlink: LinkConstants, nic: LinkConstants, across: Truth) -> Provenance:
-    """The weaker of the provenances of the links that are crossed by anyone."""
-    crossed = [link.provenance_of(kind) for link in ((nvlink, nic) if any_of(across) else (nvlink,))]
-    return max(crossed, key=lambda provenance: _TRUST.index(provenance.basis))

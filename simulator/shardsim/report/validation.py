@@ -124,7 +124,7 @@ def validation_text(table: ValidationTable) -> RenderableType:
     """
     overall = table.overall
     parts: list[RenderableType] = [
-        Text.assemble((table.file, "bold"), f": {overall.predicted:,} of {overall.rows:,} runs predicted"),
+        Text.assemble((table.file, "bold"), f": {overall.predicted:,} of {overall.rows:,} {table.noun} predicted"),
         Text(),
     ]
     if overall.predicted and overall.rows <= _MOST_ROWS:
@@ -152,7 +152,7 @@ def _row_table(rows: Sequence[ValidationRow]) -> Table:
 
 
 def _summary_table(table: ValidationTable) -> Table:
-    grid = _grid("group", "runs", "median |error|", "p90", "bias")
+    grid = _grid("group", table.noun, "median |error|", "p90", "bias")
     grid.add_row("all", *_figures(table.overall), end_section=True)
     for grouping, groups in table.groups:
         known = [group for group in groups if group.predicted]

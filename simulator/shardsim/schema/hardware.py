@@ -7,6 +7,8 @@ Every figure stands beside its source: ``{value: 80 GB, source: datasheet}``. A 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import log2
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -20,12 +22,14 @@ from shardsim.schema.changes import SOURCE, Changes, changed
 from shardsim.schema.loader import Document, KeyPath, check, load_yaml
 from shardsim.values.hardware import (
     Cluster,
+    Correction,
     Device,
     FabricConstants,
     KernelConstants,
     Link,
     LinkConstants,
     TileConstants,
+    WayConstants,
 )
 from shardsim.values.provenance import Basis, Provenance
 
@@ -140,6 +144,9 @@ class KernelProfileFile(SourcedFile):
     kernel_overhead: Constant[Duration]
 
 
+LinkShare = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
 class LinkProfile(StrictModel):
     """Constants of one link class. In-switch reduction may lift an efficiency above 1."""
 
@@ -156,10 +163,64 @@ class LinkProfiles(StrictModel):
     nic: LinkProfile
 
 
+class FitNote(StrictModel):
+    """How a group of constants was obtained, and how well they fit together."""
+
+    basis: Basis = Field(description="measured, interpolated, fitted, datasheet or assumed")
+    source: _Source
+    error: Annotated[float, Field(ge=0.0)] | None = None
+    points: Count | None = None
+
+
+class WayProfile(StrictModel):
+    """One algorithm with one protocol. Near is inside an NVLink domain, far between domains."""
+
+    algorithm: Literal["ring", "tree", "nvls", "nvls_tree", "sharp", "pat", "direct", "hierarchical"]
+    protocol: Literal["", "LL", "LL128", "Simple"] = ""
+    base: Duration = Field(description="fixed time")
+    step: Duration = Field(description="further time for each near step")
+    share: LinkShare = Field(description="share of NVLink's datasheet bandwidth that large messages reach")
+    half: Size = Field(description="bytes a rank and step at which half of that is reached")
+    far_base: Duration = Field(description="further fixed time of a group across domains")
+    far_step: Duration = Field(description="further time for each far step")
+    far_share: LinkShare = Field(description="share of the adapters' datasheet bandwidth that large messages reach")
+    far_half: Size = Field(description="bytes a rank and step at which half of that is reached")
+
+
+class CollectiveProfile(StrictModel):
+    """The ways that are enabled for one collective."""
+
+    near: FitNote = Field(description="where base, step, share and half come from")
+    far: FitNote = Field(description="where the constants between domains come from")
+    ways: Sequence[WayProfile] = Field(min_length=1)
+
+
+class CorrectionProfile(FitNote):
+    """A smoothed residual grid of one collective and class of data type."""
+
+    collective: Collective
+    dtypes: Literal["wide", "narrow"] = Field(description="narrow: 8-bit types, which switches cannot add")
+    place: Literal["near", "far"] = Field(description="near: groups inside one NVLink domain; far: groups across")
+    members: Sequence[Count] = Field(min_length=1, description="ranks (near) or domains (far) of each row")
+    sizes: Sequence[Size] = Field(min_length=1, description="buffer of each column")
+    log_ratio: Sequence[Sequence[float]] = Field(description="log of measured over modelled time, a row for each count")
+
+
 class FabricProfileFile(SourcedFile):
     """``topologies/profiles/fabrics/NAME.yaml``."""
 
     links: LinkProfiles
+    tuning: Mapping[Collective, CollectiveProfile] = Field(
+        default_factory=dict, description="what the library believes of each way: the cheapest by these is taken"
+    )
+    collectives: Mapping[Collective, CollectiveProfile] = Field(
+        default_factory=dict,
+        description="what each enabled way achieves; `tuning` for those left out, then ring and tree on `links`",
+    )
+    offload: Mapping[Collective, CollectiveProfile] = Field(
+        default_factory=dict, description="further ways, such as reduction in the network's switches (SHARP)"
+    )
+    corrections: Sequence[CorrectionProfile] = Field(default=(), description="at most 200 numbers a data type")
     overlap_multiprocessors: Constant[Annotated[float, Field(ge=0.0)]] | None = Field(
         default=None, description="multiprocessors that a collective running behind compute occupies; 0 if left out"
     )
@@ -354,6 +415,7 @@ def load_fabric_profile(
         for link, constants in links.items()
         for problem in _lacking(document, ("links", link, "efficiency"), constants.efficiency, ("default",))
     ]
+    problems += _correction_problems(document, file.corrections)
     if problems:
         raise InputError(problems)
     return FabricConstants(
@@ -361,6 +423,11 @@ def load_fabric_profile(
         links=MappingProxyType({n: _link_constants(file, p) for n, p in links.items()}),
         overlap_multiprocessors=0.0 if file.overlap_multiprocessors is None else file.overlap_multiprocessors.value,
         overlap_provenance=_provenances(file, file).get("overlap_multiprocessors"),
+        ways=MappingProxyType(_all_ways(file)),
+        tuning=MappingProxyType({kind: _ways(file, profile) for kind, profile in file.tuning.items()}),
+        corrections=MappingProxyType(
+            {(each.collective, each.dtypes, each.place): _correction(file, each) for each in file.corrections}
+        ),
     )
 
 
@@ -476,6 +543,71 @@ def _link_constants(file: SourcedFile, link: LinkProfile) -> LinkConstants:
         provenance=constants["efficiency.default"],
         constants=constants,
     )
+
+
+def _all_ways(file: FabricProfileFile) -> dict[str, tuple[WayConstants, ...]]:
+    """What is achieved where that is known, what the library believes elsewhere, and what offloading adds."""
+    ways: dict[str, tuple[WayConstants, ...]] = {
+        kind: _ways(file, profile) for kind, profile in {**file.tuning, **file.collectives}.items()
+    }
+    for kind, profile in file.offload.items():
+        ways[kind] = ways.get(kind, ()) + _ways(file, profile)
+    return ways
+
+
+def _ways(file: SourcedFile, profile: CollectiveProfile) -> tuple[WayConstants, ...]:
+    near, far = _noted(file, profile.near), _noted(file, profile.far)
+    return tuple(
+        WayConstants(
+            algorithm=way.algorithm,
+            protocol=way.protocol,
+            base_latency=way.base,
+            near_step=way.step,
+            far_step=way.far_step,
+            far_base=way.far_base,
+            near_share=way.share,
+            far_share=way.far_share,
+            near_half=way.half,
+            far_half=way.far_half,
+            near=near,
+            far=far,
+        )
+        for way in profile.ways
+    )
+
+
+def _correction(file: SourcedFile, correction: CorrectionProfile) -> Correction:
+    return Correction(
+        log2_bytes=tuple(log2(size) for size in correction.sizes),
+        log2_members=tuple(log2(members) for members in correction.members),
+        log_ratio=tuple(tuple(row) for row in correction.log_ratio),
+        provenance=_noted(file, correction),
+    )
+
+
+def _noted(file: SourcedFile, note: FitNote) -> Provenance:
+    return Provenance(note.basis, file.sources.get(note.source, note.source), note.error, note.points)
+
+
+_GRID_LIMIT = 200
+"""Most numbers of all corrections of one class of data type: a correction is no look-up table."""
+
+
+def _correction_problems(document: Document, corrections: Sequence[CorrectionProfile]) -> Iterator[Problem]:
+    numbers: dict[str, int] = {}
+    for index, correction in enumerate(corrections):
+        at = document.where(("corrections", index))
+        rows, columns = len(correction.members), len(correction.sizes)
+        if [len(row) for row in correction.log_ratio] != [columns] * rows:
+            yield Problem(f"log_ratio is not {rows} rows of {columns} numbers", at, "a row for each of `members`")
+        for name, knots in (("members", correction.members), ("sizes", correction.sizes)):
+            if min(knots) <= 0 or any(a >= b for a, b in pairwise(knots)):
+                yield Problem(f"{name} do not rise from above zero", at)
+        numbers[correction.dtypes] = numbers.get(correction.dtypes, 0) + rows * columns
+    for dtypes, count in numbers.items():
+        if count > _GRID_LIMIT:
+            what = f"{count} numbers correct {dtypes} data types"
+            yield Problem(what, document.where(("corrections",)), f"at most {_GRID_LIMIT}")
 
 
 def _tile(tile: TileProfile) -> TileConstants:

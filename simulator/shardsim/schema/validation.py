@@ -98,12 +98,15 @@ class MeasuredNames(StrictModel):
         What the rules rest on.
     clusters, precisions, frameworks, schedules, recompute, sharding : tuple of NameRule
         From the cells ``gpu``, ``precision``, ``framework``, ``schedule``, ``recompute`` and ``zero_stage``.
+    collectives : tuple of NameRule
+        Clusters, from the ``gpu`` cell of a table of collectives.
     architectures : mapping of str to ModelTraits
         By the ``arch_class`` cell.
     """
 
     source: Text
     clusters: tuple[NameRule, ...] = ()
+    collectives: tuple[NameRule, ...] = ()
     precisions: tuple[NameRule, ...] = ()
     frameworks: tuple[NameRule, ...] = ()
     schedules: tuple[NameRule, ...] = ()
@@ -176,6 +179,7 @@ def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
     return MeasuredNames(
         source="; ".join(names.source for names in found) or "no rules file",
         clusters=tuple(rule for names in found for rule in names.clusters),
+        collectives=tuple(rule for names in found for rule in names.collectives),
         precisions=tuple(rule for names in found for rule in names.precisions),
         frameworks=tuple(rule for names in found for rule in names.frameworks),
         schedules=tuple(rule for names in found for rule in names.schedules),

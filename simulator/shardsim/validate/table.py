@@ -78,9 +78,11 @@ class ValidationTable:
         In the order of the input.
     overall : ErrorSummary
     groups : tuple of (str, tuple of ErrorSummary)
-        By ``source``, ``gpu`` and ``framework``.
+        Of training runs by ``source``, ``gpu`` and ``framework``.
     skipped : tuple of (str, int)
         Reasons and how many rows each, the most frequent first.
+    noun : str
+        What a row is, in the plural.
     """
 
     file: str
@@ -88,3 +90,4 @@ class ValidationTable:
     overall: ErrorSummary
     groups: tuple[tuple[str, tuple[ErrorSummary, ...]], ...]
     skipped: tuple[tuple[str, int], ...]
+    noun: str = "runs"

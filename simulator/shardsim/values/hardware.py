@@ -254,6 +254,71 @@ class LinkConstants:
 
 
 @dataclass(frozen=True, slots=True)
+class WayConstants:
+    """One way to do a collective: an algorithm with a protocol, as a fabric achieves it.
+
+    Near is inside an NVLink domain, far is between domains.
+
+    Parameters
+    ----------
+    algorithm : str
+        ``ring``, ``tree``, ``nvls``, ``nvls_tree``, ``sharp``, ``pat``, ``direct`` or ``hierarchical``.
+    protocol : str
+        ``LL``, ``LL128``, ``Simple``; empty where none is told apart.
+    base_latency : float
+        Fixed time [s].
+    near_step, far_step : float
+        Further time for each step on a link of the kind [s].
+    far_base : float
+        Further fixed time of a group that leaves its domain [s].
+    near_share, far_share : float
+        Share of the link's datasheet bandwidth per direction that large messages reach (-).
+    near_half, far_half : float
+        Bytes a rank and step at which half of that is reached [bytes]; 0 for none.
+    near, far : Provenance
+    """
+
+    algorithm: str
+    protocol: str
+    base_latency: float
+    near_step: float
+    far_step: float
+    far_base: float
+    near_share: float
+    far_share: float
+    near_half: float
+    far_half: float
+    near: Provenance
+    far: Provenance
+
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol in words, such as ``ring LL128``."""
+        return f"{self.algorithm} {self.protocol}".rstrip().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A smoothed residual grid: what measurements say beyond the algorithms' equations.
+
+    Parameters
+    ----------
+    log2_bytes : tuple of float
+        Binary logarithm of the sizes of the knots, rising (-).
+    log2_members : tuple of float
+        The same of the numbers of members, rising (-): ranks of a group inside one domain, domains of one across.
+    log_ratio : tuple of tuple of float
+        Natural logarithm of measured over modelled time (-), shape (members, sizes).
+    provenance : Provenance
+    """
+
+    log2_bytes: tuple[float, ...]
+    log2_members: tuple[float, ...]
+    log_ratio: tuple[tuple[float, ...], ...]
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
 class FabricConstants:
     """Achieved behaviour of a fabric (a calibration profile).
 
@@ -262,17 +327,27 @@ class FabricConstants:
     name : str
         Profile name.
     links : mapping of str to LinkConstants
-        By link class: ``nvlink``, ``nic``.
+        By link class: ``nvlink``, ``nic``. They price what ``ways`` lacks.
     overlap_multiprocessors : float
         Multiprocessors that a collective running behind compute occupies (-); 0 where it slows nothing.
     overlap_provenance : Provenance or None
         Where that number comes from.
+    ways : mapping of str to tuple of WayConstants
+        Enabled ways by collective, with what they achieve.
+    tuning : mapping of str to tuple of WayConstants
+        What the communication library believes of the same ways: it takes the cheapest by these. Where it is silent,
+        what they achieve decides.
+    corrections : mapping of tuple of str to Correction
+        By collective, class of data type (``wide``, ``narrow``), and where the group lies (``near``, ``far``).
     """
 
     name: str
     links: Mapping[str, LinkConstants]
     overlap_multiprocessors: float = 0.0
     overlap_provenance: Provenance | None = None
+    ways: Mapping[str, tuple[WayConstants, ...]] = field(default_factory=dict)
+    tuning: Mapping[str, tuple[WayConstants, ...]] = field(default_factory=dict)
+    corrections: Mapping[tuple[str, str, str], Correction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,15 @@ def log2(x: Num) -> Num:
     return float(np.log2(x)) if isinstance(x, _Scalar) else np.log2(x)
 
 
+def power_of_e(x: Num) -> Num:
+    """The exponential function, element by element.
+
+    >>> power_of_e(0.0)
+    1.0
+    """
+    return float(np.exp(x)) if isinstance(x, _Scalar) else np.exp(x)
+
+
 def any_of(condition: Truth) -> bool:
     """Whether the condition holds anywhere.
 

@@ -1,0 +1,123 @@
+"""Write a fitted fabric profile as the YAML that the loader reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from shardsim.values.hardware import Correction, FabricConstants, LinkConstants, WayConstants
+from shardsim.values.provenance import Provenance
+
+
+def fabric_yaml(
+    fabric: FabricConstants, title: str, base: str, sources: Mapping[str, str], header: Sequence[str] = ()
+) -> str:
+    """Write a profile.
+
+    Parameters
+    ----------
+    fabric : FabricConstants
+        Provenances name entries of ``sources``.
+    title : str
+    base : str
+        Profile that it inherits the library's own constants from.
+    sources : mapping of str to str
+        Citations; those that nothing names are left out.
+    header : sequence of str
+        Comment lines.
+
+    Returns
+    -------
+    str
+    """
+    body = [*_links(fabric.links), "collectives:"]
+    body += [line for kind, ways in fabric.ways.items() for line in _collective(kind, ways)]
+    if fabric.corrections:
+        body += ["corrections:"]
+        body += [line for key, correction in fabric.corrections.items() for line in _correction(key, correction)]
+    text = "\n".join(body)
+    # Constants that were taken over carry their citation in full.
+    for name, citation in sources.items():
+        if citation:
+            text = text.replace(f"source: {citation}", f"source: {name}")
+    used = {
+        name: citation
+        for name, citation in sources.items()
+        if f"source: {name}," in text or f"source: {name}}}" in text
+    }
+    lines = [f"# {line}" for line in header]
+    lines += [f"based_on: {base}", f"title: {json.dumps(title)}"]
+    lines += ["sources:", *(f"  {name}: {json.dumps(cited, ensure_ascii=False)}" for name, cited in used.items())]
+    return "\n".join([*lines, text]) + "\n"
+
+
+def _links(links: Mapping[str, LinkConstants]) -> list[str]:
+    lines = ["links:"]
+    for name, link in links.items():
+        lines += [f"  {name}:", "    efficiency:"]
+        for kind, share in link.efficiency.items():
+            lines.append(f"      {kind}: {_constant(f'{share:.4g}', link.provenance_of(kind))}")
+        values = {
+            "base_latency": _time(link.base_latency),
+            "step_latency": _time(link.step_latency),
+            "half_bandwidth": _size(link.half_bandwidth_bytes),
+        }
+        for key, value in values.items():
+            lines.append(f"    {key}: {_constant(value, link.constants.get(key, link.provenance))}")
+    return lines
+
+
+def _constant(value: str, provenance: Provenance) -> str:
+    return f"{{value: {value}, {_note(provenance)}}}"
+
+
+def _note(provenance: Provenance) -> str:
+    parts = [f"basis: {provenance.basis}", f"source: {provenance.source}"]
+    if provenance.error is not None:
+        parts.append(f"error: {provenance.error:.4g}")
+    if provenance.points is not None:
+        parts.append(f"points: {provenance.points}")
+    return ", ".join(parts)
+
+
+def _collective(kind: str, ways: Sequence[WayConstants]) -> list[str]:
+    lines = [f"  {kind}:", f"    near: {{{_note(ways[0].near)}}}", f"    far: {{{_note(ways[0].far)}}}", "    ways:"]
+    for way in ways:
+        figures = (
+            f"base: {_time(way.base_latency)}, step: {_time(way.near_step)}, share: {way.near_share:.4g}, "
+            f"half: {_size(way.near_half)}, far_base: {_time(way.far_base)}, far_step: {_time(way.far_step)}, "
+            f"far_share: {way.far_share:.4g}, far_half: {_size(way.far_half)}"
+        )
+        lines.append(f"      - {{algorithm: {way.algorithm}, protocol: {way.protocol}, {figures}}}")
+    return lines
+
+
+def _correction(key: tuple[str, str, str], correction: Correction) -> list[str]:
+    kind, dtypes, place = key
+    members = ", ".join(f"{2.0**x:.0f}" for x in correction.log2_members)
+    sizes = ", ".join(_binary(2.0**x) for x in correction.log2_bytes)
+    lines = [
+        f"  - collective: {kind}",
+        f"    dtypes: {dtypes}",
+        f"    place: {place}",
+        *(f"    {part}" for part in _note(correction.provenance).split(", ")),
+        f"    members: [{members}]",
+        f"    sizes: [{sizes}]",
+        "    log_ratio:",
+    ]
+    return lines + [f"      - [{', '.join(f'{value:.3f}' for value in row)}]" for row in correction.log_ratio]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us"
+
+
+def _size(size: float) -> str:
+    return f"{size:.4g} B" if size < 1e4 else f"{size / 1e3:.4g} KB" if size < 1e7 else f"{size / 1e6:.4g} MB"
+
+
+def _binary(size: float) -> str:
+    for unit, scale in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if size >= scale:
+            return f"{size / scale:g} {unit}"
+    return f"{size:g} B"

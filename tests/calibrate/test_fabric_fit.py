@@ -1,0 +1,132 @@
+"""Fits of fabrics: known constants come out again, outliers hardly matter, corrections are smooth and never fall."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardsim.calibrate.fabric import fit_fabric, predict
+from shardsim.calibrate.fabricfile import fabric_yaml
+from shardsim.calibrate.points import Points
+from shardsim.calibrate.smooth import knots_between, smooth_grid, spread_rows
+from shardsim.calibrate.ways import way_times
+from shardsim.schema.hardware import load_cluster, load_fabric_profile
+from shardsim.values.provenance import Provenance
+
+NOTE = Provenance("fitted", "invented")
+CLUSTER = load_cluster("dgx-h100")
+BASE = load_fabric_profile("nccl-hopper")
+
+
+def grid_of(kind, nodes=(1,), per_node=(2, 4, 8), dtype="half"):
+    rows = [(2.0**e, n, g) for e in range(9, 30) for n in nodes for g in per_node]
+    size, count, gpus = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    text = [np.full(len(rows), word) for word in (kind, dtype, "example", "invented")]
+    nic = np.full(len(rows), np.nan)
+    return Points(text[0], size, np.ones(len(rows)), text[1], count, gpus, nic, text[2], text[3])
+
+
+def timed(points, kind, fabric, noise=0.0):
+    factor = np.exp(np.random.default_rng(0).normal(0.0, noise, len(points)))
+    return replace(points, seconds=way_times(kind, points, CLUSTER, fabric) * factor)
+
+
+def slower(fabric, kind, **factors):
+    ways = tuple(
+        replace(way, **{name: getattr(way, name) * factor for name, factor in factors.items()})
+        for way in fabric.ways[kind]
+    )
+    return replace(fabric, ways={**fabric.ways, kind: ways})
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return slower(BASE, "all_gather", near_share=0.8, base_latency=1.5)
+
+
+def test_a_slower_fabric_is_recovered_from_its_own_times(truth):
+    points = timed(grid_of("all_gather"), "all_gather", truth)
+    fit = fit_fabric("example", points, CLUSTER, BASE)
+    error = predict(points, CLUSTER, fit.fabric) / points.seconds - 1
+    assert np.median(np.abs(error)) < 0.005
+    assert np.quantile(np.abs(error), 0.9) < 0.03
+    assert fit.fabric.ways["all_gather"][0].near.basis == "fitted"
+
+
+def test_first_use_outliers_and_wrong_rows_hardly_move_a_fit(truth):
+    points = timed(grid_of("all_gather"), "all_gather", truth, noise=0.01)
+    spoiled = points.seconds.copy()
+    spoiled[::15] *= 12.0
+    fit = fit_fabric("example", replace(points, seconds=spoiled), CLUSTER, BASE)
+    error = predict(points, CLUSTER, fit.fabric) / points.seconds - 1
+    assert np.median(np.abs(error)) < 0.02
+
+
+def test_sizes_that_were_held_back_are_predicted(truth):
+    points = timed(grid_of("all_gather"), "all_gather", truth, noise=0.01)
+    train = np.rint(np.log2(points.size)) % 2 == 1
+    fit = fit_fabric("example", points.where(train), CLUSTER, BASE)
+    held = points.where(~train)
+    error = predict(held, CLUSTER, fit.fabric) / held.seconds - 1
+    assert np.median(np.abs(error)) < 0.02
+
+
+def test_what_was_not_measured_keeps_the_librarys_constants_and_says_so():
+    points = timed(grid_of("all_to_all"), "all_to_all", BASE)
+    fit = fit_fabric("example", points, CLUSTER, BASE)
+    assert fit.fabric.ways["all_reduce"] == BASE.ways["all_reduce"]
+    assert fit.fabric.ways["all_reduce"][0].near.basis == "assumed"
+
+
+def test_another_collective_between_the_same_nodes_is_taken_as_a_guide_and_labelled():
+    slow = slower(BASE, "all_reduce", far_share=0.6)
+    points = timed(grid_of("all_reduce", nodes=(2, 4), per_node=(8,)), "all_reduce", slow)
+    fit = fit_fabric("example", points, CLUSTER, BASE)
+    gather = fit.fabric.ways["all_gather"]
+    ring = next(way for way in gather if way.algorithm == "ring" and way.protocol == "Simple")
+    assert ring.far_share == pytest.approx(0.6 * 0.97, rel=0.1)
+    assert ring.far.basis == "assumed"
+
+
+def test_a_profile_that_was_written_reads_back_the_same(truth, tmp_path):
+    points = timed(grid_of("all_gather"), "all_gather", truth)
+    fabric = fit_fabric("example", points, CLUSTER, BASE).fabric
+    sources = {
+        "near": "invented measurements", "kin": "another collective",
+        "nccl": BASE.ways["all_reduce"][0].near.source,
+        "sendrecv": BASE.links["nic"].constants["efficiency.send_recv"].source,
+    }  # fmt: skip
+    path = tmp_path / "example.yaml"
+    path.write_text(fabric_yaml(fabric, "an example", "nccl-hopper", sources), encoding="utf-8")
+    again = load_fabric_profile(str(path))
+    assert predict(points, CLUSTER, again) == pytest.approx(predict(points, CLUSTER, fabric), rel=2e-3)
+    assert again.ways["all_gather"][0].near.source == "invented measurements"
+    assert again.tuning == BASE.tuning
+
+
+def smoothed(log_ratio, size, rises=0.0, members=8.0):
+    knots, rows = knots_between(9.0, 29.0, 2.0), np.array([3.0])
+    flat = np.full((1, len(knots) - 1), rises)
+    return smooth_grid(size, np.full(len(size), members), log_ratio, knots, rows, flat, NOTE)
+
+
+def test_a_correction_smooths_noise_and_keeps_what_lasts():
+    size = np.repeat(2.0 ** np.arange(9, 30), 4)
+    noise = np.random.default_rng(1).normal(0.0, 0.05, len(size))
+    found = np.array(smoothed(0.1 + noise, size, rises=1.0).log_ratio[0])
+    assert found == pytest.approx(0.1, abs=0.06)
+    assert np.std(found) < 0.035
+
+
+def test_a_correction_never_falls_faster_than_the_equations_rise():
+    size = np.repeat(2.0 ** np.arange(9, 30), 3)
+    falling = -0.2 * (np.log2(size) - 9)
+    found = np.diff(smoothed(falling, size, rises=0.15).log_ratio[0])
+    assert found.min() >= -0.15 - 1e-9
+
+
+def test_rows_of_a_correction_are_among_the_members_that_were_measured():
+    found = spread_rows(np.array([2.0, 3.0, 4.0, 16.0, 128.0, 512.0]), 3)
+    assert found.tolist() == [1.0, 4.0, 9.0]

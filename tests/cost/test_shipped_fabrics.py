@@ -1,0 +1,143 @@
+"""Physics that every shipped fabric profile obeys, whatever it was fitted to."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardsim.cost.algorithms import bus_factor
+from shardsim.cost.collectives import candidate_transfers, collective_transfer
+from shardsim.schema.catalog import names
+from shardsim.schema.hardware import load_cluster, load_fabric_profile
+from shardsim.topology.blocks import block_shape, ranks_shape
+from shardsim.values.hardware import GroupShape
+
+CLUSTERS = names("cluster")
+KINDS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+DTYPES = ["bf16", "int8"]
+BYTES = st.floats(9.0, 34.0).map(lambda exponent: 2.0**exponent)
+FIELDS = ("ranks", "ranks_per_domain", "ranks_per_node", "domains", "nodes", "leaves", "nic_share")
+
+
+@cache
+def machine(name):
+    cluster = load_cluster(name)
+    return cluster, load_fabric_profile(cluster.fabric_profile)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_read():
+    """Read every file once, so that no example of a property waits for one."""
+    for name in CLUSTERS:
+        machine(name)
+
+
+@st.composite
+def groups(draw):
+    cluster, fabric = machine(draw(st.sampled_from(CLUSTERS)))
+    nodes = draw(st.sampled_from([1, 2, 3, 4, 8, 18, 36, 64, 128]))
+    return cluster, fabric, block_shape(cluster, draw(st.integers(1, cluster.gpus_per_node)), nodes)
+
+
+def seconds(kind, size, group, dtype="bf16", **keys):
+    cluster, fabric, shape = group
+    return collective_transfer(kind, size, shape, cluster, fabric, dtype=dtype, **keys).seconds
+
+
+@given(groups(), st.sampled_from(KINDS), st.sampled_from(DTYPES), BYTES)
+def test_no_link_carries_more_than_its_datasheet_bandwidth(group, kind, dtype, size):
+    cluster, fabric, shape = group
+    transfer = collective_transfer(kind, size, shape, cluster, fabric, dtype=dtype)
+    assert transfer.rate["nvlink"] <= cluster.nvlink.bandwidth * (1 + 1e-12)
+    assert transfer.rate["nic"] <= shape.nic_share * (1 + 1e-12)
+
+
+@given(groups(), st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), BYTES)
+def test_the_bus_bandwidth_of_a_ring_stays_below_the_slowest_link_it_passes(group, kind, size):
+    cluster, _, shape = group
+    if shape.ranks == 1:
+        return
+    slowest = min(cluster.nvlink.bandwidth if shape.ranks_per_domain > 1 else np.inf,
+                  shape.nic_share if shape.domains > 1 else np.inf)  # fmt: skip
+    bus = size / seconds(kind, size, group, algorithm="ring") * bus_factor(kind, shape.ranks)
+    assert bus <= slowest * (1 + 1e-9)
+
+
+@given(groups(), st.sampled_from(KINDS), st.sampled_from(DTYPES), BYTES, st.floats(1.0, 64.0))
+def test_more_bytes_never_take_less_time_but_where_the_way_changes(group, kind, dtype, size, factor):
+    cluster, fabric, shape = group
+    few, many = (collective_transfer(kind, s, shape, cluster, fabric, dtype=dtype) for s in (size, size * factor))
+    if few.algorithm == many.algorithm:
+        assert many.seconds >= few.seconds * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_of_one_costs_nothing(name, kind):
+    cluster, fabric = machine(name)
+    assert seconds(kind, 1e9, (cluster, fabric, ranks_shape(cluster, 1))) == 0.0
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_over_sizes_and_groups_give_what_scalars_give(name, kind):
+    cluster, fabric = machine(name)
+    shapes = [block_shape(cluster, g, n) for g in (1, cluster.gpus_per_node) for n in (1, 2, 40)]
+    sizes = [2.0**e for e in (9, 16, 21, 24, 30)]
+    pairs = [(size, shape) for size in sizes for shape in shapes]
+    many = GroupShape(*(np.array([float(getattr(shape, f)) for _, shape in pairs]) for f in FIELDS))
+    together = collective_transfer(kind, np.array([size for size, _ in pairs]), many, cluster, fabric).seconds
+    assert together.tolist() == [seconds(kind, size, (cluster, fabric, shape)) for size, shape in pairs]
+
+
+def test_half_precision_is_added_in_the_switch_and_int8_goes_round_the_ring():
+    cluster, fabric = machine("dgx-h100")
+    group = (cluster, fabric, ranks_shape(cluster, 8))
+    half, byte = (
+        collective_transfer("all_reduce", 2.0**29, group[2], cluster, fabric, dtype=dtype) for dtype in ("half", "int8")
+    )
+    assert half.algorithm.startswith("nvls")
+    assert byte.algorithm.startswith("ring")
+    assert half.seconds < byte.seconds
+
+
+def test_the_library_takes_the_way_it_expects_to_be_fastest():
+    cluster, fabric = machine("dgx-a100")
+    shape = ranks_shape(cluster, 8)
+    for size in (4096.0, 2.0**22, 2.0**28):
+        ways = candidate_transfers("all_reduce", size, shape, cluster, fabric)
+        best = min(ways, key=lambda way: way.believed)
+        assert collective_transfer("all_reduce", size, shape, cluster, fabric).algorithm == best.transfer.algorithm
+
+
+def test_ten_nodes_of_h100_use_the_adapters_of_the_gpus_that_take_part():
+    """nccl-tests all-reduce on 10 nodes with 1, 2, 4 and 8 GPUs each: bus bandwidth 48.9, 98.3, 196 and 345 GB/s."""
+    cluster, fabric = machine("dgx-h100")
+    for per_node, measured in ((1, 48.9e9), (2, 98.3e9), (4, 196e9), (8, 345e9)):
+        time = seconds("all_reduce", 2.0**34, (cluster, fabric, block_shape(cluster, per_node, 10)))
+        assert 2.0**34 / time * bus_factor("all_reduce", 10 * per_node) == pytest.approx(measured, rel=0.08)
+
+
+def test_a_rack_of_nvl72_reduces_at_nvlink_speed_and_two_racks_go_over_the_adapters():
+    cluster, fabric = machine("gb200-nvl72")
+    inside, across = (
+        collective_transfer("all_to_all", 2.0**33, ranks_shape(cluster, ranks), cluster, fabric) for ranks in (72, 144)
+    )
+    assert inside.wire["nic"] == 0.0
+    assert across.seconds > 2 * inside.seconds
+
+
+def test_network_switches_that_add_beat_every_ring_between_nodes():
+    """Bus bandwidth 545 GB/s where all adapters of a node add up to 400 (B200 nodes with SHARP)."""
+    cluster, _ = machine("dgx-b200")
+    fabric = load_fabric_profile("nvlink5-ndr-sharp")
+    shape = block_shape(cluster, 8, 8)
+    transfer = collective_transfer("all_reduce", 2.0**34, shape, cluster, fabric)
+    assert transfer.algorithm.startswith("sharp")
+    bus = 2.0**34 / transfer.seconds * bus_factor("all_reduce", 64)
+    assert bus == pytest.approx(545e9, rel=0.05)
+    assert bus > shape.nic_share
