@@ -109,7 +109,7 @@ def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> Valid
     Parameters
     ----------
     path : path
-        Columns as in ``docs/how-to``.
+        Columns as in ``docs/how-to/validate.md``.
     data : sequence of path
 
     Returns

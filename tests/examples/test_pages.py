@@ -99,6 +99,7 @@ JSON_OUTPUTS = {
     "shardsim.validation/1": "validate runs",
     "shardsim.topology/1": "topology show dgx-h100 --gpus 32 --tp 4 --pp 2",
     "shardsim.model/1": "model show llama-3-8b",
+    "shardsim.catalog/1": "catalog",
 }
 AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators"}
 """Keys that are described by their own line and not taken apart."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardsim.units import format_bandwidth, format_flop_rate
 from shardsim.values.hardware import Link, LinkConstants
-from shardsim.values.num import any_of
+from shardsim.values.num import Num, any_of
 from shardsim.values.results import CostNote
 from shardsim.values.training import TrainingRun
 
@@ -52,13 +52,23 @@ def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
 
 
 def _links(run: TrainingRun) -> Iterator[CostNote]:
-    cluster, links = run.cluster, run.profile.fabric.links
-    if run.layout.gpus > 1:
-        yield _link("NVLink", "all_reduce", cluster.nvlink, links["nvlink"])
-    if run.layout.gpus > cluster.gpus_per_domain:
-        yield _link("between NVLink domains", "all_reduce", cluster.nic, links["nic"])
+    cluster, layout, links = run.cluster, run.layout, run.profile.fabric.links
+    if layout.gpus > 1:
+        for kind in _collectives(tokens_split=layout.sp, states_split=layout.zero > 0, replicas=layout.dp):
+            yield _link("NVLink", kind, cluster.nvlink, links["nvlink"])
+    if layout.gpus > cluster.gpus_per_domain:
+        for kind in _collectives(tokens_split=False, states_split=layout.zero > 0, replicas=layout.dp):
+            yield _link("between NVLink domains", kind, cluster.nic, links["nic"])
         if run.layout.pp > 1:
             yield _link("pipeline messages between NVLink domains", "send_recv", cluster.nic, links["nic"])
+
+
+def _collectives(*, tokens_split: bool, states_split: bool, replicas: Num) -> tuple[str, ...]:
+    """Collectives that matter: those of tensor parallelism, and of the gradients where there are replicas."""
+    split = ("all_gather", "reduce_scatter")
+    used = split if tokens_split else ("all_reduce",)
+    gradients = split if states_split else ("all_reduce",)
+    return tuple(dict.fromkeys(used + gradients)) if any_of(replicas > 1) else used
 
 
 def _interference(run: TrainingRun) -> Iterator[CostNote]:

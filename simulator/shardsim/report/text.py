@@ -80,7 +80,7 @@ def run_text(run: TrainingRun) -> Text:
     micro_batches = round(_scalar(batch.micro_batches(layout)))
     text.append(
         f"batch {batch.global_batch:,g} x {batch.seq_len:,} tokens, micro-batch {batch.micro_batch:,g}, "
-        f"m = {micro_batches:,} micro-batches; {run.precision}, {run.framework.name}"
+        f"m = {micro_batches:,} micro-batch{'es' if micro_batches != 1 else ''}; {run.precision}, {run.framework.name}"
     )
     return text
 
