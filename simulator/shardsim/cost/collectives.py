@@ -1,8 +1,8 @@
 """``Transfer`` of a collective or a message on the links of its group.
 
 Sizes are counted as nccl-tests counts them: the whole buffer. Ring traffic is 2 (n-1)/n of it for an all-reduce and
-(n-1)/n for the others (nccl-tests doc/PERFORMANCE.md), the same on every link of the ring. A tree sends the buffer
-up and down once. The cheaper one of those that exist is taken, as NCCL does.
+(n-1)/n for the others (nccl-tests doc/PERFORMANCE.md), the same on every link of the ring. Across domains a double
+binary tree sends the buffer up and down. The cheaper one of those that exist is taken, as NCCL does.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def collective_transfer(
     Transfer
     """
     ring = _ring(kind, size, shape, cluster, fabric)
-    if kind != "all_reduce":
+    if kind != "all_reduce" or not any_of(shape.domains > 1):
         return ring
     return _cheaper(ring, _tree(size, shape, cluster, fabric))
 
@@ -148,15 +148,16 @@ def _ring(kind: CollectiveKind, size: Num, shape: GroupShape, cluster: Cluster, 
 
 def _tree(size: Num, shape: GroupShape, cluster: Cluster, fabric: FabricConstants) -> Transfer:
     nvlink, nic = fabric.links["nvlink"], fabric.links["nic"]
-    alone = shape.ranks <= 1
     across = shape.domains > 1
-    wire = where(alone, 0.0, 2.0 * size)
+    # Of two, each sends its half of the trees up and the other half down; inner nodes of larger ones send all twice.
+    far_wire = where(shape.domains > 2, 2.0 * size, size)
     base = where(across, larger(nvlink.base_latency, nic.base_latency), nvlink.base_latency)
     near = 2.0 * (shape.ranks_per_domain - 1) * nvlink.step_latency
     far = 2.0 * log2(larger(shape.domains, 1.0)) * nic.step_latency
     return Transfer(
-        latency=where(alone, 0.0, base + near + far),
-        wire={"nvlink": where(shape.ranks_per_domain > 1, wire, 0.0), "nic": where(across, wire, 0.0)},
+        # Inside one domain the ring is what profiles are fitted to, at every size.
+        latency=where(across, base + near + far, np.inf),
+        wire={"nvlink": where(shape.ranks_per_domain > 1, 2.0 * size, 0.0), "nic": where(across, far_wire, 0.0)},
         rate={
             "nvlink": TREE_BANDWIDTH_SHARE * achieved_bandwidth(cluster.nvlink.bandwidth, "all_reduce", size, nvlink),
             "nic": TREE_BANDWIDTH_SHARE * achieved_bandwidth(shape.nic_share, "all_reduce", size, nic),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardsim.schema.changes import SOURCE as SET_BY_USER
 from shardsim.units import format_bandwidth, format_flop_rate
 from shardsim.values.hardware import Link, LinkConstants
 from shardsim.values.num import Num, any_of
+from shardsim.values.provenance import Provenance
 from shardsim.values.results import CostNote
 from shardsim.values.training import TrainingRun
 
@@ -27,19 +29,29 @@ def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
 
 def _compute(run: TrainingRun) -> Iterator[CostNote]:
     device, kernels = run.cluster.device, run.profile.kernels
+    here = device.name in kernels.measured_on and SET_BY_USER not in device.source
+
+    def note(title: str, text: str, constant: str) -> CostNote:
+        provenance = kernels.provenance[constant]
+        return CostNote(title, text, provenance if here else _elsewhere(provenance, ", ".join(kernels.measured_on)))
+
     share, peak = kernels.gemm_efficiency[run.precision], device.peak_flops[run.precision]
     text = f"{share:.1%} of {format_flop_rate(peak)} {run.precision}"
-    yield CostNote("matrix products, sustained", text, kernels.provenance[f"gemm_efficiency.{run.precision}"])
+    yield note("matrix products, sustained", text, f"gemm_efficiency.{run.precision}")
     if run.framework.attention == "flash":
         for direction, share in kernels.attention_efficiency.items():
-            text = f"{share:.1%} of peak"
-            yield CostNote(
-                f"fused attention, {direction}", text, kernels.provenance[f"attention_efficiency.{direction}"]
-            )
+            yield note(f"fused attention, {direction}", f"{share:.1%} of peak", f"attention_efficiency.{direction}")
     memory = format_bandwidth(device.memory_bandwidth)
     for kind in _kernels_of(run):
         share = kernels.kernel_efficiency[kind]
-        yield CostNote(f"{kind} kernels", f"{share:.1%} of {memory}", kernels.provenance[f"kernel_efficiency.{kind}"])
+        yield note(f"{kind} kernels", f"{share:.1%} of {memory}", f"kernel_efficiency.{kind}")
+
+
+def _elsewhere(provenance: Provenance, product: str) -> Provenance:
+    """What was measured on another product is an assumption here."""
+    if provenance.basis == "assumed" or not product:
+        return provenance
+    return Provenance("assumed", f"{provenance.basis} on {product}: {provenance.source}")
 
 
 def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
@@ -82,4 +94,6 @@ def _interference(run: TrainingRun) -> Iterator[CostNote]:
 def _link(title: str, kind: str, link: Link, constants: LinkConstants) -> CostNote:
     share = constants.efficiency.get(kind, constants.efficiency["default"])
     text = f"{share:.1%} of {format_bandwidth(link.bandwidth)} ({link.name}, {kind.replace('_', '-')}, per direction)"
-    return CostNote(title, text, constants.provenance_of(kind))
+    provenance = constants.provenance_of(kind)
+    here = bool(constants.measured_on) and link.name.startswith(constants.measured_on) and SET_BY_USER not in link.source
+    return CostNote(title, text, provenance if here else _elsewhere(provenance, constants.measured_on))
