@@ -141,3 +141,10 @@ def test_a_price_list_over_many_layouts_gives_what_each_layout_gives_alone():
         )
         alone = closed_form(coalesce(build(one)))
         assert together.iteration_s[index] == pytest.approx(float(alone.iteration_s), rel=1e-12)
+
+
+def test_the_number_of_events_does_not_depend_on_data_parallelism():
+    """GPT-3 175B, TP8 x PP16, 16 micro-batches a replica; `benchmarks/folding.py` times it."""
+    layout = {"cluster": "dgx-a100", "tp": 8, "pp": 16}
+    events = {simulate(build(run(**layout, gpus=n, global_batch=n // 8))).events for n in (128, 16384)}
+    assert len(events) == 1

@@ -95,5 +95,6 @@ def _link(title: str, kind: str, link: Link, constants: LinkConstants) -> CostNo
     share = constants.efficiency.get(kind, constants.efficiency["default"])
     text = f"{share:.1%} of {format_bandwidth(link.bandwidth)} ({link.name}, {kind.replace('_', '-')}, per direction)"
     provenance = constants.provenance_of(kind)
-    here = bool(constants.measured_on) and link.name.startswith(constants.measured_on) and SET_BY_USER not in link.source
-    return CostNote(title, text, provenance if here else _elsewhere(provenance, constants.measured_on))
+    product = constants.measured_on
+    here = bool(product) and link.name.startswith(product) and SET_BY_USER not in link.source
+    return CostNote(title, text, provenance if here else _elsewhere(provenance, product))
