@@ -98,10 +98,16 @@ JSON_OUTPUTS = {
     "shardsim.scaling/1": "scale workloads/runs/megatron-8.3b-tp8.yaml --gpus 8,16",
     "shardsim.validation/1": "validate runs",
     "shardsim.topology/1": "topology show dgx-h100 --gpus 32 --tp 4 --pp 2",
+    "shardsim.node/1": "topology import node.txt --device v100-sxm2-32gb --nic '100 Gb/s' --like dgx-2h",
     "shardsim.model/1": "model show llama-3-8b",
     "shardsim.catalog/1": "catalog",
+    "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2",
 }
-AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators"}
+LOG = "1048576 262144 float sum -1 30.00 34.95 34.95 0 30.00 34.95 34.95 0"
+"""One row of nccl-tests, of two ranks."""
+NODE = ("     GPU0 GPU1 NIC0", "GPU0 X NV2 PIX", "GPU1 NV2 X PIX", "NIC0 PIX PIX X")
+"""What nvidia-smi topo -m prints of a small node."""
+AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators", "refused"}
 """Keys that are described by their own line and not taken apart."""
 
 
@@ -124,6 +130,8 @@ def test_every_json_key_is_documented_and_every_documented_key_exists(schema: st
     section = page.split(f"## {schema}\n")[1].split("\n## ")[0]
     documented = set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE))
     with refresh.sandbox() as place:
+        place.write("run.log", [LOG])
+        place.write("node.txt", NODE)
         record = json.loads("\n".join(place.run(f"shardsim {command} --json")))
     assert record["schema"] == schema
     assert documented == flattened(record)
@@ -131,7 +139,7 @@ def test_every_json_key_is_documented_and_every_documented_key_exists(schema: st
 
 def test_every_json_schema_is_documented() -> None:
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simulator").rglob("*.py"))
-    assert set(re.findall(r"shardsim\.\w+/\d+", sources)) == set(JSON_OUTPUTS)
+    assert set(re.findall(r"shardsim\.[\w-]+/\d+", sources)) == set(JSON_OUTPUTS)
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:

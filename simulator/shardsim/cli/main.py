@@ -32,8 +32,9 @@ COMMANDS = {
     ),
     "scale": LazyCommand("shardsim.cli.scale:scale", "How does it scale over a list of GPU counts?"),
     "validate": LazyCommand("shardsim.cli.validate:validate", "Compare predictions with measured runs."),
+    "calibrate": LazyCommand("shardsim.cli.calibrate:calibrate", "Read measurements of your own cluster."),
     "topology": LazyCommand(
-        "shardsim.cli.topology:topology", "Show or draw a cluster, and who talks to whom over which link."
+        "shardsim.cli.topology:topology", "Show, draw or import a cluster; who talks to whom over which link."
     ),
     "model": LazyCommand("shardsim.cli.model:model", "Show a model: shape, parameters, the operators of a layer."),
     "catalog": LazyCommand(

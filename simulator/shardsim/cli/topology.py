@@ -9,6 +9,7 @@ import click
 
 from shardsim.cli.lazy import NearNameGroup
 from shardsim.cli.options import count, data_option, json_option
+from shardsim.cli.topology_import import import_
 from shardsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ MOST_GPUS = 1_000_000
 
 @click.group(cls=NearNameGroup)
 def topology() -> None:
-    """Show or draw a cluster, and who talks to whom over which link."""
+    """Show, draw or import a cluster; who talks to whom over which link."""
+
+
+topology.add_command(import_)
 
 
 @topology.command(no_args_is_help=True)
