@@ -154,8 +154,8 @@ class _Builder:
 
     @property
     def overlap_slowdown(self) -> float:
-        """Share of the device's multiprocessors that the reduction of gradients takes from compute beside it (-)."""
-        if not self.overlaps_gradients:
+        """Share of the device's multiprocessors that a collective takes from compute beside it (-)."""
+        if not self.overlaps_gradients and not self.gathers_inputs_again:
             return 0.0
         device, fabric = self.run.cluster.device, self.run.profile.fabric
         if fabric.overlap_multiprocessors >= device.multiprocessors:
@@ -166,6 +166,10 @@ class _Builder:
             right = f"write less than {device.multiprocessors}"
             raise InputError(Problem(what, f"fabric profile {fabric.name}, overlap_multiprocessors", right))
         return fabric.overlap_multiprocessors / device.multiprocessors
+
+    @property
+    def gathers_inputs_again(self) -> bool:
+        return self.run.layout.sp and any_of(self.run.layout.tp > 1)
 
     @property
     def shares_embedding(self) -> bool:

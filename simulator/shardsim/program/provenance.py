@@ -85,7 +85,8 @@ def _collectives(*, tokens_split: bool, states_split: bool, replicas: Num) -> tu
 
 def _interference(run: TrainingRun) -> Iterator[CostNote]:
     fabric = run.profile.fabric
-    overlaps = run.framework.overlap_grad_reduce == "always" and any_of(run.layout.dp > 1)
+    reduces = run.framework.overlap_grad_reduce == "always" and any_of(run.layout.dp > 1)
+    overlaps = reduces or (run.layout.sp and any_of(run.layout.tp > 1))
     if overlaps and fabric.overlap_multiprocessors and fabric.overlap_provenance is not None:
         text = f"{fabric.overlap_multiprocessors:g} of {run.cluster.device.multiprocessors}"
         yield CostNote("multiprocessors of collectives behind compute", text, fabric.overlap_provenance)

@@ -108,7 +108,10 @@ def _assumptions(
 ) -> Iterator[str]:
     """What was taken by default, and what was said that changes nothing: in words, so that nobody has to guess."""
     if request.framework is None:
-        yield f"framework {framework.name} taken, the usual one on {cluster.name}; name another with framework"
+        yield (
+            f"framework {framework.name} taken, the usual one on {cluster.name}: {framework.attention} attention, "
+            f"recompute {framework.default_recompute}, ZeRO {framework.default_zero}; compare clusters under one"
+        )
     if cluster.max_gpus is not None and gpus > cluster.max_gpus:
         yield f"{cluster.name} has {cluster.max_gpus:,} GPUs; {gpus:,} are priced as if it were built larger"
     if precision in _SIXTEEN_BIT and framework.recipe in _SIXTEEN_BIT and precision != framework.recipe:

@@ -232,7 +232,11 @@ def _headline(prediction: Prediction) -> RenderableType:
             ("Compute", f"{tflops(prediction.flops_per_gpu):.1f} TFLOP/s", f"per GPU, of {peak}"),
             ("MFU", f"{prediction.mfu:.1%}", f"model FLOP / (iteration x {gpus:,} GPUs x peak)"),
             ("HFU", f"{prediction.hfu:.1%}", "the same with recomputed FLOP; both count masked attention scores"),
-            ("Bubble", f"{prediction.bubble_fraction:.1%}", "of the iteration, idle for the schedule"),
+            (
+                "Bubble",
+                f"{prediction.bubble_fraction:.1%}",
+                "of the iteration, idle for the schedule or for slower stages",
+            ),
             ("Exposed comm.", format_time(total) if total else "none", by_axis),
         ]
     )
