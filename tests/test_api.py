@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shardsim
@@ -76,3 +77,39 @@ def test_importing_shardsim_loads_nothing_heavy():
     code = "import shardsim, sys; print([m for m in ('numpy', 'pandas', 'simpy', 'pydantic') if m in sys.modules])"
     outcome = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert outcome.stdout.strip() == "[]"
+
+
+def test_an_engine_or_detail_that_does_not_exist_is_refused():
+    with pytest.raises(shardsim.InputError) as caught:
+        shardsim.simulate(**RUN, engine="DES", detail="all")
+    assert len(caught.value.problems) == 2
+    with pytest.raises(shardsim.InputError, match="no timeline"):
+        shardsim.simulate(**RUN, engine="closed", timeline=True)
+
+
+def test_numpy_numbers_are_numbers():
+    counted = shardsim.simulate(**RUN | {"gpus": np.int64(8), "tp": np.int32(8)})
+    assert counted.iteration_s == shardsim.simulate(**RUN).iteration_s
+    keys = {key: RUN[key] for key in RUN if key != "gpus"}
+    assert [point.gpus for point in shardsim.scale(gpus=np.array([8, 16]), **keys | {"global_batch": 8}).points] == [
+        8,
+        16,
+    ]
+    with pytest.raises(shardsim.InputError, match="GPU counts"):
+        shardsim.scale(gpus=[8.5], **keys)
+
+
+def test_a_layout_that_does_not_fit_says_so_among_the_warnings():
+    prediction = shardsim.simulate(model="llama-3-8b", cluster="dgx-2h", gpus=16, tp=4, seq=4096, global_batch=64)
+    assert not prediction.memory.fits
+    assert any(warning.startswith("does not fit: stage 0 needs") for warning in prediction.warnings)
+
+
+def test_more_passes_than_can_be_simulated_are_refused():
+    with pytest.raises(shardsim.InputError, match="1,000,000 passes"):
+        shardsim.simulate(**RUN | {"global_batch": 8_000_000})
+
+
+def test_a_truth_value_is_no_zero_stage():
+    with pytest.raises(shardsim.InputError, match="ZeRO stage"):
+        shardsim.simulate(**RUN, zero=True)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from shardsim.engine.predict import Detail, EngineName, predict
+from shardsim.errors import InputError, Problem
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import RunRequest, load_run, merged, nested, request_from_mapping
 from shardsim.search.scaling import scaling_study
@@ -58,6 +60,7 @@ def simulate(
     InputError
         Every problem of the input, together.
     """
+    _check_choices(engine, detail, timeline=timeline)
     request = _request(run, keys)
     return predict(resolve(request, _paths(data)), engine=engine, detail=detail, timeline=timeline)
 
@@ -100,7 +103,7 @@ def scale(
     """
     first = {"model": models[0]} if models else {}
     request = _request(run, {**first, **keys})
-    return scaling_study(request, gpus, grow, mode, models, data=_paths(data))
+    return scaling_study(request, _counts(gpus), grow, mode, models, data=_paths(data))
 
 
 def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> ValidationTable:
@@ -109,7 +112,7 @@ def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> Valid
     Parameters
     ----------
     path : path
-        Columns as in ``docs/how-to``.
+        Columns as in ``docs/how-to/validate.md``.
     data : sequence of path
 
     Returns
@@ -122,6 +125,25 @@ def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> Valid
         Every problem of the file, together.
     """
     return _validate_runs(Path(path), _paths(data))
+
+
+def _check_choices(engine: str, detail: str, *, timeline: bool) -> None:
+    problems = [
+        Problem(f"{value!r} is no {name}", name, f"one of {', '.join(known)}")
+        for name, value, known in (("engine", engine, get_args(EngineName)), ("detail", detail, get_args(Detail)))
+        if value not in known
+    ]
+    if timeline and engine == "closed":
+        problems.append(Problem("the closed form has no timeline", "timeline", "use engine 'listing' or 'des'"))
+    if problems:
+        raise InputError(problems)
+
+
+def _counts(gpus: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(index(count) for count in gpus)
+    except TypeError:
+        raise InputError(Problem(f"{gpus!r} are not GPU counts", "gpus", "a list of whole numbers")) from None
 
 
 def _request(run: str | Path | Mapping[str, Any] | None, keys: Mapping[str, Any]) -> RunRequest:

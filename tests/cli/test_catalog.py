@@ -30,6 +30,7 @@ def test_every_entry_of_every_kind_has_its_line() -> None:
 
 def test_json_has_name_summary_and_source_for_every_entry() -> None:
     found = json.loads(_run("--json").stdout)
+    assert found.pop("schema") == "shardsim.catalog/1"
     assert list(found) == list(KINDS)
     for kind, entries in found.items():
         assert len(entries) == sum(len(names(folder)) for folder in KINDS[kind])
@@ -43,7 +44,8 @@ def test_one_kind_alone_in_singular_or_plural_with_sources_in_full(kind: str) ->
     assert plural.stdout == singular.stdout
     assert max(map(len, plural.stdout.splitlines())) <= 100
     assert "…" not in plural.stdout
-    (entries,) = json.loads(_run(kind, "--json").stdout).values()
+    schema, entries = json.loads(_run(kind, "--json").stdout).values()
+    assert schema == "shardsim.catalog/1"
     words = " ".join(plural.stdout.split())
     assert all(" ".join(entry["source"].split()[:6]) in words for entry in entries)
 

@@ -127,3 +127,18 @@ def test_arrays_over_groups_give_what_scalars_give(kind):
     together = GroupShape(*(np.array([float(getattr(s, f)) for s in shapes]) for f in fields))
     for size in (4.0, 1e6, 1e9):
         assert seconds(kind, size, together).tolist() == [seconds(kind, size, shape) for shape in shapes]
+
+
+def test_an_ideal_tree_between_two_nodes_carries_the_buffer_over_the_adapters_once_each_way():
+    """Which is why nccl-tests shows more bus bandwidth on two nodes than their adapters have."""
+    transfer = collective_transfer("all_reduce", 8e9, across(2, 1), CLUSTER, IDEAL)
+    assert transfer.algorithm == "ring"  # of two ranks: the same traffic, and no allowance for trees
+    transfer = collective_transfer("all_reduce", 8e9, across(2, 4), CLUSTER, IDEAL)
+    assert transfer.algorithm == "tree"
+    assert transfer.wire["nic"] == 8e9
+    assert collective_transfer("all_reduce", 4.0, across(64, 1), CLUSTER, FABRIC).wire["nic"] == 8.0
+
+
+def test_inside_one_domain_an_all_reduce_is_always_the_ring_that_profiles_are_fitted_to():
+    for size in (4.0, 1e5, 1e6, 1e9):
+        assert collective_transfer("all_reduce", size, inside(8), CLUSTER, FABRIC).algorithm == "ring"

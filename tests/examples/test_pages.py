@@ -100,6 +100,8 @@ JSON_OUTPUTS = {
     "shardsim.topology/1": "topology show dgx-h100 --gpus 32 --tp 4 --pp 2",
     "shardsim.node/1": "topology import node.txt --device v100-sxm2-32gb --nic '100 Gb/s' --like dgx-2h",
     "shardsim.model/1": "model show llama-3-8b",
+    "shardsim.catalog/1": "catalog",
+    "shardsim.collective/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8",
     "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2",
 }
 LOG = "1048576 262144 float sum -1 30.00 34.95 34.95 0 30.00 34.95 34.95 0"
@@ -138,7 +140,7 @@ def test_every_json_key_is_documented_and_every_documented_key_exists(schema: st
 
 def test_every_json_schema_is_documented() -> None:
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simulator").rglob("*.py"))
-    assert set(re.findall(r"shardsim\.\w+/\d+", sources)) == set(JSON_OUTPUTS)
+    assert set(re.findall(r"shardsim\.[\w-]+/\d+", sources)) == set(JSON_OUTPUTS)
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:

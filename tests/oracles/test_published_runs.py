@@ -44,11 +44,11 @@ def test_tensor_and_data_parallel_weak_scaling_on_up_to_512_gpus(single, tp, pub
 
 
 def test_the_known_miss_128_gpus_stays_where_it_is(single):
-    """Published 83 %. The network that explains the other three points explains 6 of the 12 points lost here.
+    """Published 83 %. The network that explains the other three points explains 7 of the 12 points lost here.
 
     A lower bound too, so that a change that closes the gap is noticed and this becomes an ordinary case above.
     """
-    assert 5 < 100 * flops_per_gpu(2, 64) / single - 83 < 7
+    assert 5 < 100 * flops_per_gpu(2, 64) / single - 83 < 8
 
 
 def test_without_overlap_512_gpus_reach_60_percent(single):

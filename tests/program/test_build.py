@@ -34,7 +34,9 @@ def test_a_layer_has_two_all_reduces_forward_and_two_backward_and_two_more_when_
     layers = 96 // 4
     for recompute, backward in (("none", 2), ("full", 4)):
         program = build(run(**SMALL, recompute=recompute))
-        forward_tp = [t for t in program.blocks[1, "F", 0].tasks if t.stream == "tp" and t.transfer.algorithm.startswith("ring")]
+        forward_tp = [
+            t for t in program.blocks[1, "F", 0].tasks if t.stream == "tp" and t.transfer.algorithm.startswith("ring")
+        ]
         backward_tp = [
             t for t in program.blocks[1, "B", 0].tasks if t.stream == "tp" and t.transfer.algorithm.startswith("ring")
         ]
@@ -141,3 +143,50 @@ def test_a_price_list_over_many_layouts_gives_what_each_layout_gives_alone():
         )
         alone = closed_form(coalesce(build(one)))
         assert together.iteration_s[index] == pytest.approx(float(alone.iteration_s), rel=1e-12)
+
+
+def test_the_number_of_events_does_not_depend_on_data_parallelism():
+    """GPT-3 175B, TP8 x PP16, 16 micro-batches a replica; `benchmarks/folding.py` times it."""
+    layout = {"cluster": "dgx-a100", "tp": 8, "pp": 16}
+    programs = [build(run(**layout, gpus=n, global_batch=n // 8)) for n in (128, 16384)]
+    assert len({simulate(program).events for program in programs}) == 1
+    assert len({simulate(coalesce(program)).events for program in programs}) == 1
+
+
+def test_a_collective_that_leaves_its_domain_stays_a_task_of_its_own():
+    """It crosses links that others use: one day it will contend with them."""
+    inside = coalesce(build(run(**SMALL | {"gpus": 16})))
+    across = coalesce(build(run(**SMALL | {"gpus": 64, "tp": 16})))
+    assert all(task.transfer is None for task in inside.blocks[1, "F", 0].tasks)
+    assert sum(task.transfer is not None for task in across.blocks[1, "F", 0].tasks) >= 2 * 24
+
+
+SPLIT = {"model": "llama-2-13b", "cluster": "dgx-h100", "framework": "megatron-core", "gpus": 16, "tp": 8, "pp": 2,
+         "global_batch": 8, "seq": 4096, "zero": 0, "recompute": "none"}  # fmt: skip
+
+
+def test_inputs_gathered_again_hide_behind_the_input_gradient():
+    """Sequence parallelism moves 5/4 of the bytes in its backward pass, and shows little more than without."""
+    split, whole = (listing(build(run(**SPLIT, sp=sp))) for sp in (True, False))
+    program = build(run(**SPLIT, sp=True))
+    beside = [task for task in program.blocks[0, "B", 0].tasks if not task.blocking and task.stream == "tp"]
+    assert len(beside) == 2 * 20
+    assert all("input gather" in task.name for task in beside)
+    for index, task in enumerate(program.blocks[0, "B", 0].tasks):
+        for waited in task.waits:
+            assert waited < index
+            assert "wgrad" in task.name
+    exposed = split.stages[0].seconds["tp"]
+    everything = (
+        sum(task.seconds for kind in "FB" for task in program.blocks[0, kind, 0].tasks if task.stream == "tp") * 8
+    )  # micro-batches
+    assert exposed < everything
+    assert whole.stages[0].seconds["tp"] > 0
+
+
+def test_waits_move_along_when_tasks_are_joined():
+    from shardsim.program.overlap import joined
+    from shardsim.values.program import Task
+
+    pair = (Task("gather", "tp", "tp", 1.0, blocking=False), Task("wgrad", "compute", "gemm", 1.0, waits=(0,)))
+    assert [task.waits for task in joined(pair, pair, pair)] == [(), (0,), (), (2,), (), (4,)]

@@ -72,7 +72,16 @@ def test_a_precision_without_a_measured_rate_is_refused_not_guessed():
 
 
 def test_a_cluster_larger_than_built_is_priced_with_a_warning():
-    assert "4,480 GPUs" in resolved(gpus=8192, global_batch=1024).warnings[0]
+    assert any("4,480 GPUs" in warning for warning in resolved(gpus=8192, global_batch=1024).warnings)
+
+
+def test_what_was_taken_by_default_or_changes_nothing_is_said():
+    assert "framework megatron-2021 taken" in resolved().warnings[0]
+    assert resolved(framework="megatron-2021").warnings == ()
+    assert "recipe" in resolved(framework="megatron-2021", precision="bf16").warnings[0]
+    said = "\n".join(resolved(framework="megatron-2021", set={"cluster.oversubscription": 4}).warnings)
+    assert "oversubscription 4:1 is not priced" in said
+    assert "cluster.oversubscription changes no price" in said
 
 
 def test_sequence_parallelism_without_tensor_parallelism_is_switched_off_with_a_warning():

@@ -48,6 +48,12 @@ COMMANDS = {
 }
 
 
+_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = (
+    (click.exceptions.NoArgsIsHelpError,) if hasattr(click.exceptions, "NoArgsIsHelpError") else ()
+)
+"""A command without arguments shows its help; click before 8.2 does so by itself."""
+
+
 class _InterruptedError(Exception):
     """Ctrl-C while a command ran; not KeyboardInterrupt, which click would turn into its own message."""
 
@@ -121,6 +127,9 @@ def _report(error: Exception) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    if isinstance(error, _NO_ARGUMENTS):
+        click.echo(error.format_message(), err=True)
+        return BAD_INPUT
     status, lines = _explain(error)
     for line in dict.fromkeys(lines):
         _line(f"error: {line}")

@@ -22,7 +22,7 @@ def model() -> None:
 @click.option("--tp", type=count, default=1, show_default=True, metavar="N", help="Tensor-parallel degree.")
 @click.option("--sp/--no-sp", default=False, help="Megatron sequence parallelism.")
 @click.option("--micro-batch", type=count, default=1, show_default=True, metavar="N", help="Sequences a micro-batch.")
-@click.option("--seq", type=count, default=2048, show_default=True, metavar="N", help="Tokens a sequence.")
+@click.option("--seq", type=count, metavar="N", help="Tokens a sequence; 2,048, or all positions if fewer.")
 @click.option("--framework", default="megatron-core", show_default=True, metavar="NAME", help="Framework profile.")
 @json_option
 @data_option
@@ -39,7 +39,8 @@ def show(name: str, *, framework: str, as_json: bool, data: tuple[Path, ...], **
 
     found, profile = load_model(name, data), load_framework(framework, data)
     layout = Layout(tp=flags["tp"], pp=1, dp=1, sp=flags["sp"])
-    batch = Batch(global_batch=flags["micro_batch"], micro_batch=flags["micro_batch"], seq_len=flags["seq"])
+    tokens = flags["seq"] or min(2048, found.max_positions or 2048)
+    batch = Batch(global_batch=flags["micro_batch"], micro_batch=flags["micro_batch"], seq_len=tokens)
     problems, _ = check(found, layout, batch, flags["tp"], profile)
     if problems:
         raise InputError(problems)

@@ -24,6 +24,11 @@ def count(text: str) -> int:
     return number
 
 
+def _axes(text: str) -> list[str]:
+    """Read a rank order such as ``tp-cp-dp-pp``; the schema checks the names."""
+    return text.split("-")
+
+
 KEYS: dict[str, tuple[str, ...]] = {
     "model": ("model",),
     "cluster": ("cluster",),
@@ -37,6 +42,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "zero": ("layout", "zero"),
     "schedule": ("layout", "schedule"),
     "recompute": ("layout", "recompute"),
+    "order": ("layout", "order"),
     "micro_batch": ("batch", "micro"),
     "global_batch": ("batch", "global"),
     "seq": ("batch", "seq"),
@@ -82,6 +88,7 @@ _LAYOUT_OPTIONS = (
     click.option("--zero", type=click.IntRange(0, 3), metavar="0..3", help="ZeRO stage; 1: distributed optimizer."),
     click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b or interleaved."),
     click.option("--recompute", metavar="NAME", help="Activation recompute: none, selective or full."),
+    click.option("--order", type=_axes, metavar="AXES", help="Rank order, fastest first: tp-cp-dp-pp."),
     click.option("--first-layers", type=count, metavar="N", help="Layers of the first stage (not in this version)."),
     click.option("--last-layers", type=count, metavar="N", help="Layers of the last stage (not in this version)."),
     click.option("--pp-layout", metavar="STRING", help="Layers of every stage (not in this version)."),

@@ -58,7 +58,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--measured", type=_FILE, metavar="FILE.csv", help="Measured points to compare with.")
 @click.option(
     "--baseline-tflops",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=1e-6, max=1e9),
     metavar="X",
     help="TFLOP/s per GPU at which efficiency is 1; by default the first point's.",
 )

@@ -56,14 +56,14 @@ def simulate(
     data: tuple[Path, ...],
     **flags: Any,
 ) -> None:
-    r"""Predict one iteration of a run described by RUN.yaml, by flags, or by a file with flags on top.
+    """Predict one iteration of a run described by RUN.yaml, by flags, or by a file with flags on top.
 
     \b
     shardsim simulate RUN.yaml
     shardsim simulate RUN.yaml --tp 4 --json
-    shardsim simulate --model gpt3-175b --cluster dgx-a100 --gpus 1024 --tp 8 --pp 8 --vpp 3 \
+    shardsim simulate --model gpt3-175b --cluster dgx-a100 --gpus 1024 --tp 8 --pp 8 --vpp 3 \\
                       --micro-batch 1 --global-batch 1536 --seq 2048
-    """
+    """  # noqa: D301  # click reads the escape
     from shardsim.engine.predict import predict
     from shardsim.program.resolve import resolve
     from shardsim.report.console import progress

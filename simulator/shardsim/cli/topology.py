@@ -40,12 +40,12 @@ topology.add_command(import_)
 @json_option
 @data_option
 def show(name: str, *, gpus: int | None, order: str, as_json: bool, data: tuple[Path, ...], **degrees: int) -> None:
-    r"""Show the facts of a cluster; with a layout, who talks to whom over which link.
+    """Show the facts of a cluster; with a layout, who talks to whom over which link.
 
     \b
     shardsim topology show dgx-a100
     shardsim topology show nvlink300-ib100 --gpus 32 --tp 4 --pp 2
-    """
+    """  # noqa: D301  # click reads the escape
     from rich.console import Group
 
     from shardsim.report import console

@@ -12,8 +12,9 @@ from shardsim.engine.waterfall import COMMUNICATION, mean_seconds, waterfall
 from shardsim.program.build import build
 from shardsim.program.coalesce import coalesce
 from shardsim.program.provenance import cost_notes
+from shardsim.units import format_size
 from shardsim.values.program import Program
-from shardsim.values.results import Execution, Prediction
+from shardsim.values.results import Execution, MemoryProfile, Prediction
 from shardsim.values.training import TrainingRun
 from shardsim.workload.allocations import stage_allocations
 from shardsim.workload.flops import attention_flop, hardware_flop, model_flop
@@ -70,10 +71,11 @@ def _prediction(run: TrainingRun, program: Program, execution: Execution) -> Pre
         stage_allocations(run.model, run.layout, run.batch, run.framework, stage)
         for stage in range(program.schedule.stages)
     ]
+    memory = memory_profile(allocations, program.schedule, run.cluster.device.memory_bytes)
     return Prediction(
         run=run,
         execution=execution,
-        memory=memory_profile(allocations, program.schedule, run.cluster.device.memory_bytes),
+        memory=memory,
         iteration_s=iteration_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / gpus,
@@ -93,5 +95,12 @@ def _prediction(run: TrainingRun, program: Program, execution: Execution) -> Pre
             iteration_s=iteration_s,
         ),
         costs=cost_notes(run),
-        warnings=run.warnings,
+        warnings=(*run.warnings, *_does_not_fit(memory)),
     )
+
+
+def _does_not_fit(memory: MemoryProfile) -> tuple[str, ...]:
+    if memory.fits:
+        return ()
+    needed, capacity = format_size(memory.peak), format_size(memory.capacity)
+    return (f"does not fit: stage {memory.worst_stage} needs {needed} of {capacity}",)

@@ -55,8 +55,8 @@ def waterfall(
     Returns
     -------
     tuple of WaterfallStep
-        ``peak - sum(flops_lost)`` is the achieved rate. A negative step gains: fused causal attention executes half
-        of the scores that are counted.
+        ``peak - sum(flops_lost)`` is the achieved rate. What took no time is left out. A negative step gains: fused
+        causal attention executes half of the scores that are counted.
     """
     ideal = {"gemm": gemm_flop / peak, "attention": attention_flop / peak}
     if "attention" not in seconds:
@@ -68,4 +68,5 @@ def waterfall(
             flops_lost=(spent - ideal.get(category, 0.0)) / iteration_s * peak,
         )
         for category, spent in seconds.items()
+        if spent or category in ideal
     )

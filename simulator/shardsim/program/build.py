@@ -12,6 +12,7 @@ from functools import cached_property
 
 from shardsim.errors import InputError, Problem
 from shardsim.program.machine import Machine
+from shardsim.program.overlap import joined, regather_behind_dgrad
 from shardsim.values.num import Num, any_of
 from shardsim.values.operators import Collective, Operator
 from shardsim.values.program import Block, PassKind, PipelineSchedule, Program, Task
@@ -109,36 +110,40 @@ class _Builder:
             tasks += self.pieces.forward * content.layers
             tasks += self.pieces.head_forward if content.head else ()
             return Block("forward", tasks)
-        tasks = self.pieces.head_backward if content.head else self.pieces.arrival
-        tasks += self.pieces.backward * content.layers
-        tasks += self.pieces.embedding_backward if content.embedding else ()
-        return Block("backward", tasks)
+        parts = [self.pieces.head_backward if content.head else self.pieces.arrival]
+        parts += [self.pieces.backward] * content.layers
+        parts += [self.pieces.embedding_backward] if content.embedding else []
+        return Block("backward", joined(*parts))
 
     def releasing_backward(self, content: ChunkContent) -> Block:
         """The last backward pass through a chunk: each layer's gradients go to their reduction when they are ready."""
         pieces, parameters = self.pieces, self.parameters
-        tasks = pieces.head_backward if content.head else pieces.arrival
+        parts = [pieces.head_backward if content.head else pieces.arrival]
         if content.head:
-            tasks += self.released(parameters.head)
-        tasks += (pieces.backward + self.released(parameters.layer)) * content.layers
+            parts.append(self.released(parameters.head))
+        parts += [pieces.backward, self.released(parameters.layer)] * content.layers
         if content.embedding:
-            tasks += pieces.embedding_backward + self.released(parameters.embedding)
-        return Block("backward, releasing gradients", tasks)
+            parts += [pieces.embedding_backward, self.released(parameters.embedding)]
+        return Block("backward, releasing gradients", joined(*parts))
 
     @cached_property
     def pieces(self) -> _Pieces:
         run, tasks = self.run, self.machine.tasks
+
+        def backward(operators: tuple[Operator, ...]) -> tuple[Task, ...]:
+            return regather_behind_dgrad(self.machine.pairs(operators))
+
         shape = (run.model, run.layout, run.batch, run.framework)
         gather = p2p_message(*shape).gather
         arrival: tuple[Operator, ...] = (Collective("gather stage input", "all_gather", "tp", gather),)
         return _Pieces(
             arrival=tasks(arrival),
             forward=tasks(layer_forward(*shape)),
-            backward=tasks(recomputed_forward(*shape), recomputed=True) + tasks(layer_backward(*shape)),
+            backward=joined(tasks(recomputed_forward(*shape), recomputed=True), backward(layer_backward(*shape))),
             embedding_forward=tasks(embedding_forward(*shape)),
             embedding_backward=tasks(embedding_backward(*shape)),
             head_forward=tasks(head_forward(*shape)),
-            head_backward=tasks(head_backward(*shape)),
+            head_backward=backward(head_backward(*shape)),
         )
 
     # ---- data parallel ----------------------------------------------------------------------------------------
@@ -149,8 +154,8 @@ class _Builder:
 
     @property
     def overlap_slowdown(self) -> float:
-        """Share of the device's multiprocessors that the reduction of gradients takes from compute beside it (-)."""
-        if not self.overlaps_gradients:
+        """Share of the device's multiprocessors that a collective takes from compute beside it (-)."""
+        if not self.overlaps_gradients and not self.gathers_inputs_again:
             return 0.0
         device, fabric = self.run.cluster.device, self.run.profile.fabric
         if fabric.overlap_multiprocessors >= device.multiprocessors:
@@ -161,6 +166,10 @@ class _Builder:
             right = f"write less than {device.multiprocessors}"
             raise InputError(Problem(what, f"fabric profile {fabric.name}, overlap_multiprocessors", right))
         return fabric.overlap_multiprocessors / device.multiprocessors
+
+    @property
+    def gathers_inputs_again(self) -> bool:
+        return self.run.layout.sp and any_of(self.run.layout.tp > 1)
 
     @property
     def shares_embedding(self) -> bool:

@@ -1,8 +1,9 @@
 """Coalescing: runs of operators that touch nothing shared become one task each.
 
-A blocking task that waits for nothing but its turn only moves its stage's clock. A run of such tasks moves it by the
-sum of their durations, so the engines need one step for the whole run, and the result is the same. Coalesced
-throughout, a program is the price list: seconds by stage, pass and chunk, as scalars or as arrays over layouts.
+A blocking task that waits for nothing but its turn, and stays inside its NVLink domain, only moves its stage's clock. A
+run of such tasks moves it by the sum of their durations, so the engines need one step for the whole run, and the result
+is the same. Coalesced throughout, a program is the price list: seconds by stage, pass and chunk, as scalars or as
+arrays over layouts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import reduce
 from itertools import groupby
 
 from shardsim.errors import ProgramError
-from shardsim.values.num import Num
+from shardsim.values.num import Num, any_of
 from shardsim.values.program import Block, Program, Task
 
 MIXED = "mixed"
@@ -158,8 +159,18 @@ def seconds_by_category(tasks: Iterable[Task]) -> dict[str, Num]:
 
 
 def _is_free(task: Task, side: frozenset[str]) -> bool:
-    shared = task.waits or task.drains or task.rendezvous or task.stream in side
+    shared = task.waits or task.drains or task.rendezvous or task.stream in side or _meets_others(task)
     return task.blocking and not shared
+
+
+def _meets_others(task: Task) -> bool:
+    """Whether a transfer crosses links that other groups or stages use as well.
+
+    Those of tensor parallelism do where they leave their NVLink domain. The others count as if they always did: how
+    many events a program has must not depend on the number of replicas.
+    """
+    transfer = task.transfer
+    return transfer is not None and (task.stream != "tp" or any_of(transfer.wire.get("nic", 0.0) > 0))
 
 
 def _coalesce_block(block: Block, side: frozenset[str]) -> Block:

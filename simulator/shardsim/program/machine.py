@@ -82,8 +82,12 @@ class Machine:
 
     def tasks(self, operators: Iterable[Operator], *, recomputed: bool = False) -> tuple[Task, ...]:
         """Tasks of several operators, without those that take no time (collectives of one rank)."""
-        made = (self.task(operator, recomputed=recomputed) for operator in operators)
-        return tuple(task for task in made if any_of(task.seconds > 0))
+        return tuple(task for _, task in self.pairs(operators, recomputed=recomputed))
+
+    def pairs(self, operators: Iterable[Operator], *, recomputed: bool = False) -> tuple[tuple[Operator, Task], ...]:
+        """Operators with their tasks, without those that take no time."""
+        made = ((operator, self.task(operator, recomputed=recomputed)) for operator in operators)
+        return tuple((operator, task) for operator, task in made if any_of(task.seconds > 0))
 
 
 def category_of(operator: Gemm | Attention | Elementwise | OptimizerStep) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardsim.schema.changes import SOURCE as SET_BY_USER
 from shardsim.units import format_bandwidth, format_flop_rate
 from shardsim.values.hardware import Link, LinkConstants
-from shardsim.values.num import any_of
+from shardsim.values.num import Num, any_of
+from shardsim.values.provenance import Provenance
 from shardsim.values.results import CostNote
 from shardsim.values.training import TrainingRun
 
@@ -27,19 +29,29 @@ def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
 
 def _compute(run: TrainingRun) -> Iterator[CostNote]:
     device, kernels = run.cluster.device, run.profile.kernels
+    here = device.name in kernels.measured_on and SET_BY_USER not in device.source
+
+    def note(title: str, text: str, constant: str) -> CostNote:
+        provenance = kernels.provenance[constant]
+        return CostNote(title, text, provenance if here else _elsewhere(provenance, ", ".join(kernels.measured_on)))
+
     share, peak = kernels.gemm_efficiency[run.precision], device.peak_flops[run.precision]
     text = f"{share:.1%} of {format_flop_rate(peak)} {run.precision}"
-    yield CostNote("matrix products, sustained", text, kernels.provenance[f"gemm_efficiency.{run.precision}"])
+    yield note("matrix products, sustained", text, f"gemm_efficiency.{run.precision}")
     if run.framework.attention == "flash":
         for direction, share in kernels.attention_efficiency.items():
-            text = f"{share:.1%} of peak"
-            yield CostNote(
-                f"fused attention, {direction}", text, kernels.provenance[f"attention_efficiency.{direction}"]
-            )
+            yield note(f"fused attention, {direction}", f"{share:.1%} of peak", f"attention_efficiency.{direction}")
     memory = format_bandwidth(device.memory_bandwidth)
     for kind in _kernels_of(run):
         share = kernels.kernel_efficiency[kind]
-        yield CostNote(f"{kind} kernels", f"{share:.1%} of {memory}", kernels.provenance[f"kernel_efficiency.{kind}"])
+        yield note(f"{kind} kernels", f"{share:.1%} of {memory}", f"kernel_efficiency.{kind}")
+
+
+def _elsewhere(provenance: Provenance, product: str) -> Provenance:
+    """What was measured on another product is an assumption here."""
+    if provenance.basis == "assumed" or not product:
+        return provenance
+    return Provenance("assumed", f"{provenance.basis} on {product}: {provenance.source}")
 
 
 def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
@@ -52,18 +64,29 @@ def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
 
 
 def _links(run: TrainingRun) -> Iterator[CostNote]:
-    cluster, links = run.cluster, run.profile.fabric.links
-    if run.layout.gpus > 1:
-        yield _link("NVLink", "all_reduce", cluster.nvlink, links["nvlink"])
-    if run.layout.gpus > cluster.gpus_per_domain:
-        yield _link("between NVLink domains", "all_reduce", cluster.nic, links["nic"])
+    cluster, layout, links = run.cluster, run.layout, run.profile.fabric.links
+    if layout.gpus > 1:
+        for kind in _collectives(tokens_split=layout.sp, states_split=layout.zero > 0, replicas=layout.dp):
+            yield _link("NVLink", kind, cluster.nvlink, links["nvlink"])
+    if layout.gpus > cluster.gpus_per_domain:
+        for kind in _collectives(tokens_split=False, states_split=layout.zero > 0, replicas=layout.dp):
+            yield _link("between NVLink domains", kind, cluster.nic, links["nic"])
         if run.layout.pp > 1:
             yield _link("pipeline messages between NVLink domains", "send_recv", cluster.nic, links["nic"])
 
 
+def _collectives(*, tokens_split: bool, states_split: bool, replicas: Num) -> tuple[str, ...]:
+    """Collectives that matter: those of tensor parallelism, and of the gradients where there are replicas."""
+    split = ("all_gather", "reduce_scatter")
+    used = split if tokens_split else ("all_reduce",)
+    gradients = split if states_split else ("all_reduce",)
+    return tuple(dict.fromkeys(used + gradients)) if any_of(replicas > 1) else used
+
+
 def _interference(run: TrainingRun) -> Iterator[CostNote]:
     fabric = run.profile.fabric
-    overlaps = run.framework.overlap_grad_reduce == "always" and any_of(run.layout.dp > 1)
+    reduces = run.framework.overlap_grad_reduce == "always" and any_of(run.layout.dp > 1)
+    overlaps = reduces or (run.layout.sp and any_of(run.layout.tp > 1))
     if overlaps and fabric.overlap_multiprocessors and fabric.overlap_provenance is not None:
         text = f"{fabric.overlap_multiprocessors:g} of {run.cluster.device.multiprocessors}"
         yield CostNote("multiprocessors of collectives behind compute", text, fabric.overlap_provenance)
@@ -72,4 +95,7 @@ def _interference(run: TrainingRun) -> Iterator[CostNote]:
 def _link(title: str, kind: str, link: Link, constants: LinkConstants) -> CostNote:
     share = constants.efficiency.get(kind, constants.efficiency["default"])
     text = f"{share:.1%} of {format_bandwidth(link.bandwidth)} ({link.name}, {kind.replace('_', '-')}, per direction)"
-    return CostNote(title, text, constants.provenance_of(kind))
+    provenance = constants.provenance_of(kind)
+    product = constants.measured_on
+    here = bool(product) and link.name.startswith(product) and SET_BY_USER not in link.source
+    return CostNote(title, text, provenance if here else _elsewhere(provenance, product))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -59,7 +59,7 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
     if problems:
         raise InputError(problems)
     layout = replace(layout, dp=round(float(layout.dp)), sp=layout.sp and request.layout.tp > 1)
-    warnings = (*warnings, *_larger_than_built(cluster, gpus))
+    warnings = (*warnings, *_assumptions(request, cluster, framework, precision, gpus))
     run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, warnings)
     return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))
 
@@ -103,10 +103,39 @@ def _gpus(request: RunRequest, problems: list[Problem]) -> int:
     return gpus
 
 
-def _larger_than_built(cluster: Cluster, gpus: int) -> tuple[str, ...]:
-    if cluster.max_gpus is None or gpus <= cluster.max_gpus:
-        return ()
-    return (f"{cluster.name} has {cluster.max_gpus:,} GPUs; {gpus:,} are priced as if it were built larger",)
+def _assumptions(
+    request: RunRequest, cluster: Cluster, framework: Framework, precision: str, gpus: int
+) -> Iterator[str]:
+    """What was taken by default, and what was said that changes nothing: in words, so that nobody has to guess."""
+    if request.framework is None:
+        yield (
+            f"framework {framework.name} taken, the usual one on {cluster.name}: {framework.attention} attention, "
+            f"recompute {framework.default_recompute}, ZeRO {framework.default_zero}; compare clusters under one"
+        )
+    if cluster.max_gpus is not None and gpus > cluster.max_gpus:
+        yield f"{cluster.name} has {cluster.max_gpus:,} GPUs; {gpus:,} are priced as if it were built larger"
+    if precision in _SIXTEEN_BIT and framework.recipe in _SIXTEEN_BIT and precision != framework.recipe:
+        yield (
+            f"matrix products in {precision}; gradients, optimizer and memory stay those of the {framework.recipe} "
+            f"recipe of {framework.name}"
+        )
+    if cluster.oversubscription > 1.0:
+        yield f"oversubscription {cluster.oversubscription:g}:1 is not priced in this version"
+    for name in request.set:
+        if name.startswith(_UNPRICED):
+            yield f"{name} changes no price in this version"
+
+
+_SIXTEEN_BIT = ("fp16", "bf16")
+_UNPRICED = (
+    "cluster.pcie",
+    "cluster.oversubscription",
+    "cluster.nodes_per_leaf",
+    "cluster.rail_optimized",
+    "cluster.nic.latency",
+    "cluster.nvlink.latency",
+)
+"""Figures of a cluster that describe it (drawings, who talks to whom) and enter no price."""
 
 
 def _layout(request: RunRequest, framework: Framework, gpus: int) -> Layout:

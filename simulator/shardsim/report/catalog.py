@@ -86,7 +86,7 @@ def catalog_text(sections: Mapping[str, Sequence[CatalogEntry]]) -> RenderableTy
 
 
 def catalog_record(sections: Mapping[str, Sequence[CatalogEntry]]) -> dict[str, Any]:
-    """Lay the catalog out as plain data: by kind, a list of ``name``, ``summary``, ``source``.
+    """Lay the catalog out as plain data: ``schema``, and by kind a list of ``name``, ``summary``, ``source``.
 
     Parameters
     ----------
@@ -96,10 +96,11 @@ def catalog_record(sections: Mapping[str, Sequence[CatalogEntry]]) -> dict[str, 
     -------
     dict
     """
-    return {
+    listed: dict[str, Any] = {
         kind: [{"name": entry.name, "summary": entry.summary, "source": entry.source} for entry in entries]
         for kind, entries in sections.items()
     }
+    return {"schema": "shardsim.catalog/1", **listed}
 
 
 def _in_lines(entries: Sequence[CatalogEntry]) -> RenderableType:

@@ -36,7 +36,7 @@ def to_text(
     ----------
     renderable : RenderableType
     width : int or None
-        Columns (-); by default those of the terminal, at most 100, and 100 where there is none.
+        Columns (-); 100 by default.
     terminal : bool
         Whether colours may be used.
     encoding : str
@@ -57,7 +57,7 @@ def to_text(
         file=buffer,
         force_terminal=terminal,
         no_color=None if terminal else True,
-        width=width or (min(Console().width, WIDTH) if terminal else WIDTH),
+        width=width or WIDTH,  # on a narrower terminal lines wrap: a table must not lose digits
         highlight=False,
         markup=False,
         emoji=False,

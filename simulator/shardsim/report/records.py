@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from shardsim.engine.waterfall import COMMUNICATION
 from shardsim.errors import ShardsimError
 from shardsim.units import gib, gigabytes_per_second, tflops
 from shardsim.values.provenance import Provenance
@@ -15,7 +16,7 @@ from shardsim.values.training import TrainingRun
 
 SCHEMA = "shardsim.prediction/1"
 """Name of the schema; the number grows when a key changes its meaning or goes, not when one is added."""
-AXES = ("tp", "pp", "dp", "cp", "ep")
+AXES = COMMUNICATION
 """Axes whose exposed communication is always named, 0 where nothing is exposed."""
 
 

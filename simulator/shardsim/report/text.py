@@ -80,7 +80,7 @@ def run_text(run: TrainingRun) -> Text:
     micro_batches = round(_scalar(batch.micro_batches(layout)))
     text.append(
         f"batch {batch.global_batch:,g} x {batch.seq_len:,} tokens, micro-batch {batch.micro_batch:,g}, "
-        f"m = {micro_batches:,} micro-batches; {run.precision}, {run.framework.name}"
+        f"m = {micro_batches:,} micro-batch{'es' if micro_batches != 1 else ''}; {run.precision}, {run.framework.name}"
     )
     return text
 
@@ -231,8 +231,12 @@ def _headline(prediction: Prediction) -> RenderableType:
             ),
             ("Compute", f"{tflops(prediction.flops_per_gpu):.1f} TFLOP/s", f"per GPU, of {peak}"),
             ("MFU", f"{prediction.mfu:.1%}", f"model FLOP / (iteration x {gpus:,} GPUs x peak)"),
-            ("HFU", f"{prediction.hfu:.1%}", "the same with recomputed FLOP"),
-            ("Bubble", f"{prediction.bubble_fraction:.1%}", "of the iteration, idle for the schedule"),
+            ("HFU", f"{prediction.hfu:.1%}", "the same with recomputed FLOP; both count masked attention scores"),
+            (
+                "Bubble",
+                f"{prediction.bubble_fraction:.1%}",
+                "of the iteration, idle for the schedule or for slower stages",
+            ),
             ("Exposed comm.", format_time(total) if total else "none", by_axis),
         ]
     )

@@ -135,6 +135,9 @@ class TileProfile(StrictModel):
 class KernelProfileFile(SourcedFile):
     """``topologies/profiles/kernels/NAME.yaml``."""
 
+    measured_on: tuple[Text, ...] = Field(
+        default=(), description="devices that were measured; on any other the constants are assumed"
+    )
     gemm_efficiency: Mapping[DataType, Constant[Share]] = Field(min_length=1)
     gemm_memory_efficiency: Constant[Share]
     gemm_overhead: Constant[Duration]
@@ -150,6 +153,9 @@ LinkShare = Annotated[float, Field(gt=0.0, le=1.0)]
 class LinkProfile(StrictModel):
     """Constants of one link class. In-switch reduction may lift an efficiency above 1."""
 
+    measured_on: Text | None = Field(
+        default=None, description="product that was measured; on any other the constants are assumed"
+    )
     efficiency: Mapping[Collective, Constant[Annotated[float, Field(gt=0.0, le=2.0)]]]
     base_latency: Constant[Duration]
     step_latency: Constant[Duration]
@@ -379,6 +385,7 @@ def load_kernel_profile(
         kernel_efficiency=_plain(file.kernel_efficiency),
         kernel_overhead=file.kernel_overhead.value,
         provenance=_provenances(file, file),
+        measured_on=file.measured_on,
         tile=None if file.tile is None else _tile(file.tile),
     )
 
@@ -542,6 +549,7 @@ def _link_constants(file: SourcedFile, link: LinkProfile) -> LinkConstants:
         half_bandwidth_bytes=link.half_bandwidth.value,
         provenance=constants["efficiency.default"],
         constants=constants,
+        measured_on=link.measured_on or "",
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, StrictModel, Text
@@ -42,6 +42,16 @@ FLAGS: dict[str, tuple[str, ...]] = {
 """For each command-line flag that is not at the top of a run file, its place there."""
 
 
+def _no_truth_value(value: object) -> object:
+    """Refuse ``true``, which Python takes for 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a ZeRO stage; write 0, 1, 2 or 3")
+    return value
+
+
+ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(_no_truth_value)]
+
+
 class LayoutRequest(StrictModel):
     """Degrees and choices of a layout; what is left out follows from the framework."""
 
@@ -52,7 +62,7 @@ class LayoutRequest(StrictModel):
     ep: Count = Field(default=1, description="expert-parallel degree")
     vpp: Count = Field(default=1, description="chunks a pipeline rank holds (interleaving)")
     sp: bool | None = Field(default=None, description="Megatron sequence parallelism")
-    zero: Literal[0, 1, 2, 3] | None = Field(default=None, description="ZeRO stage; 1 is the distributed optimizer")
+    zero: ZeroStage | None = Field(default=None, description="ZeRO stage; 1 is the distributed optimizer")
     schedule: Literal["gpipe", "1f1b", "interleaved"] | None = Field(default=None, description="pipeline schedule")
     recompute: Literal["none", "selective", "full"] | None = Field(default=None, description="activation recompute")
     order: tuple[Literal["tp", "cp", "ep", "dp", "pp"], ...] | None = Field(
@@ -109,7 +119,8 @@ def load_run(path: Path, overrides: Mapping[str, Any] | None = None) -> RunReque
     _stay_inside(document, path.parent)
     over = _canonical(Document(dict(overrides or {}), "command line")).data
     origins = {keys: f"command line: {dotted(keys)}" for keys in _leaves(over)}
-    return check(Document(merged(document.data, over), document.file, document.lines, origins), RunRequest)
+    content = {"batch": {}, **merged(document.data, over)}  # so that what is missing in it is named key by key
+    return check(Document(content, document.file, document.lines, origins), RunRequest)
 
 
 def request_from_mapping(data: Mapping[str, Any], where: str = "") -> RunRequest:
@@ -131,7 +142,8 @@ def request_from_mapping(data: Mapping[str, Any], where: str = "") -> RunRequest
     InputError
         Every problem at once.
     """
-    return check(_canonical(Document(dict(data), where)), RunRequest)
+    document = _canonical(Document(dict(data), where))
+    return check(Document({"batch": {}, **document.data}, where, document.lines), RunRequest)
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +168,8 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in flat.items():
         if value is None:
             continue
+        # NumPy's numbers are numbers too.
+        value = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value  # noqa: PLW2901
         *sections, key = FLAGS.get(name, (name,))
         home = keys
         for section in sections:

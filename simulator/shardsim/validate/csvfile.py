@@ -16,6 +16,10 @@ MOST_PROBLEMS = 50
 """A wrong file has as many problems as rows: the rest are counted, not listed."""
 
 
+MAX_BYTES = 256_000_000
+"""Size of the largest table that is read [bytes]."""
+
+
 @dataclass(frozen=True, slots=True)
 class CsvRow:
     """One row of a CSV file.
@@ -158,11 +162,14 @@ def _text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InputError(Problem("is a directory", file, "name a CSV file"))
-        raw = path.read_bytes()
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise InputError(Problem("no such file", file)) from None
     except OSError as error:
         raise InputError(Problem(f"cannot be read: {(error.strerror or str(error)).lower()}", file)) from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(Problem(f"is larger than {MAX_BYTES / 1e6:g} MB", file, "is it the file you meant?"))
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -67,6 +67,8 @@ def row_request(row: MeasuredRun, names: MeasuredNames) -> RowRequest:
     layout = _layout(row, names, reading)
     precision = _named(row.precision, names.precisions, "precision", reading)
     framework = _named(row.framework, names.frameworks, "framework", reading)
+    if framework is None:
+        reading.notes.append("framework not stated: the cluster's usual one taken")
     if reading.reasons:
         return RowRequest(None, "; ".join(dict.fromkeys(reading.reasons)), ())
     run: dict[str, Any] = {

@@ -207,6 +207,8 @@ class KernelConstants:
         By constant.
     tile : TileConstants or None
         Where matrix products are priced tile by tile; a plain roofline otherwise.
+    measured_on : tuple of str
+        Devices that were measured; for any other the constants are assumed. Empty where nothing was.
     """
 
     name: str
@@ -218,6 +220,7 @@ class KernelConstants:
     kernel_overhead: float
     provenance: Mapping[str, Provenance]
     tile: TileConstants | None = None
+    measured_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,8 @@ class LinkConstants:
         Of the default efficiency, which decides large messages.
     constants : mapping of str to Provenance
         By constant, such as ``efficiency.all_reduce`` or ``base_latency``.
+    measured_on : str
+        Product that was measured; for any other the constants are assumed. Empty where nothing was.
     """
 
     efficiency: Mapping[str, float]
@@ -247,6 +252,7 @@ class LinkConstants:
     half_bandwidth_bytes: float
     provenance: Provenance
     constants: Mapping[str, Provenance] = field(default_factory=dict)
+    measured_on: str = ""
 
     def provenance_of(self, collective: str) -> Provenance:
         """Where the efficiency that this collective uses comes from."""

@@ -12,6 +12,10 @@ from shardsim.values.training import Batch, Framework, Layout, Model
 _SHOWN = 12
 
 
+MOST_PASSES = 1_000_000
+"""Forward and backward passes of one iteration, over all stages and chunks, that are simulated (-)."""
+
+
 def check(
     model: Model, layout: Layout, batch: Batch, gpus: int, framework: Framework
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
@@ -147,6 +151,11 @@ def _batches(asked: _Asked, layout: Layout) -> Iterator[Problem]:
     if size % step:
         what = f"a global batch of {size} does not divide by micro-batch {asked.micro_batch} x dp {dp}"
         yield Problem(f"{what} = {step}", "batch.global", _multiples(size, step))
+    elif 2 * (size // step) * asked.pp * asked.vpp > MOST_PASSES:
+        what = (
+            f"{size // step:,} micro-batches a replica make more than {MOST_PASSES:,} passes, too many to walk through"
+        )
+        yield Problem(what, "batch.global", "a smaller global batch, or a larger micro-batch")
     elif layout.schedule == "interleaved" and asked.pp > 1 and (size // step) % asked.pp:
         what = (
             f"{size // step} micro-batches a replica do not divide by pp {asked.pp}, as the interleaved schedule needs"
