@@ -225,7 +225,7 @@ def _words(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         words = " or ".join(_words(part, metadata) for part in arguments if part is not type(None))
     elif origin is Literal:
         words = _code([str(value) for value in arguments])
-    elif origin is tuple:
+    elif origin is tuple or (origin is not None and len(arguments) == 1 and not hasattr(annotation, "model_fields")):
         words = f"list of {_words(arguments[0])}"
     elif arguments and not hasattr(annotation, "model_fields"):
         words = f"mapping of {_words(arguments[0])} to {_words(arguments[1])}"
