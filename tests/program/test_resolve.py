@@ -79,9 +79,8 @@ def test_what_was_taken_by_default_or_changes_nothing_is_said():
     assert "framework megatron-2021 taken" in resolved().warnings[0]
     assert resolved(framework="megatron-2021").warnings == ()
     assert "recipe" in resolved(framework="megatron-2021", precision="bf16").warnings[0]
-    said = "\n".join(resolved(framework="megatron-2021", set={"cluster.oversubscription": 4}).warnings)
-    assert "oversubscription 4:1 is not priced" in said
-    assert "cluster.oversubscription changes no price" in said
+    said = "\n".join(resolved(framework="megatron-2021", set={"cluster.rail_optimized": False}).warnings)
+    assert "cluster.rail_optimized changes no price" in said
 
 
 def test_sequence_parallelism_without_tensor_parallelism_is_switched_off_with_a_warning():

@@ -119,8 +119,6 @@ def _assumptions(
             f"matrix products in {precision}; gradients, optimizer and memory stay those of the {framework.recipe} "
             f"recipe of {framework.name}"
         )
-    if cluster.oversubscription > 1.0:
-        yield f"oversubscription {cluster.oversubscription:g}:1 is not priced in this version"
     for name in request.set:
         if name.startswith(_UNPRICED):
             yield f"{name} changes no price in this version"
@@ -129,10 +127,7 @@ def _assumptions(
 _SIXTEEN_BIT = ("fp16", "bf16")
 _UNPRICED = (
     "cluster.pcie",
-    "cluster.oversubscription",
-    "cluster.nodes_per_leaf",
     "cluster.rail_optimized",
-    "cluster.nic.latency",
     "cluster.nvlink.latency",
 )
 """Figures of a cluster that describe it (drawings, who talks to whom) and enter no price."""
