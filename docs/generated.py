@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origi
 
 from pydantic import BaseModel
 
-from shardsim.schema import hardware
+from shardsim.schema import hardware, kernels
 from shardsim.schema.catalog import names
 from shardsim.schema.framework import FrameworkFile
 from shardsim.schema.model import ModelFile
@@ -98,12 +98,12 @@ def kernel_provenance(_: Place) -> list[str]:
     rows = ["| device profile | matrix products | tile constants | fused attention | memory-bound kernels measured |"]
     rows.append("| --- | --- | --- | --- | --- |")
     for name in names("kernel-profile"):
-        found = hardware.load_kernel_profile(name).provenance
-        product = _bases(found, "gemm_efficiency")
-        attention = _bases(found, "attention_efficiency")
-        kinds = [key.split(".")[1] for key in found if key.startswith("kernel_efficiency.")]
-        measured = [kind for kind in kinds if found[f"kernel_efficiency.{kind}"].basis == "measured"]
-        overhead = found["gemm_overhead"]
+        found = kernels.load_kernel_profile(name).provenance
+        product = ", ".join(dict.fromkeys(one.basis for key, one in found.items() if key.endswith(".sustained")))
+        attention = _bases(found, "attention.efficiency")
+        kinds = [key.split(".")[2] for key in found if key.startswith("memory_bound.efficiency.")]
+        measured = [kind for kind in kinds if found[f"memory_bound.efficiency.{kind}"].basis == "measured"]
+        overhead = found["gemm.fp16.overhead"]
         fit = (
             f"{overhead.basis}, {overhead.points:,} points, {overhead.error:.1%}" if overhead.points else overhead.basis
         )
@@ -174,7 +174,19 @@ def cluster_schema(_: Place) -> list[str]:
 
 def kernel_schema(_: Place) -> list[str]:
     """Keys of a kernel profile."""
-    return [*_keys(hardware.KernelProfileFile), "", *_keys(hardware.TileProfile, "tile")]
+    return [
+        *_keys(kernels.KernelProfileFile),
+        "",
+        *_keys(kernels.GemmFile),
+        "",
+        *_keys(kernels.GemmProfile, "bf16"),
+        "",
+        *_keys(kernels.TileProfile, "bf16.tile"),
+        "",
+        *_keys(kernels.AttentionFile),
+        "",
+        *_keys(kernels.MemoryBoundFile),
+    ]
 
 
 def fabric_schema(_: Place) -> list[str]:

@@ -11,8 +11,10 @@ import pytest
 from shardsim.calibrate.gemm import fit_tiles
 from shardsim.cost.collectives import collective_transfer
 from shardsim.cost.gemm import tiled_gemm_seconds
-from shardsim.schema.hardware import load_cluster, load_device, load_fabric_profile, load_kernel_profile
-from shardsim.values.hardware import GroupShape, TileConstants
+from shardsim.schema.hardware import load_cluster, load_device, load_fabric_profile
+from shardsim.schema.kernels import load_kernel_profile
+from shardsim.values.hardware import GroupShape
+from shardsim.values.kernels import TileConstants
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 GEMMS = SHARED / "operators" / "v100_p100_t4_deepbench_gemm.csv"
@@ -50,14 +52,14 @@ def test_v100_products_are_those_of_88_deepbench_gemms():
     m, n, k, ms = columns(table, "m", "n", "k", "ms")
     large = (m >= 128) & (n >= 128) & (k >= 128)
     fit = fit_tiles(m[large], n[large], k[large], ms[large] * 1e-3, load_device("v100-sxm2-32gb"), "fp16")
-    shipped = load_kernel_profile("v100-sxm")
+    shipped = load_kernel_profile("v100-sxm").gemm["fp16"]
     assert fit.points == 88
     assert (fit.median_error, fit.p90_error) == (pytest.approx(0.035, abs=0.002), pytest.approx(0.081, abs=0.004))
     assert shipped.tile is not None
     for name in ("efficiency", "exponent", "wave_quantization", "burst_cap"):
         assert getattr(shipped.tile, name) == pytest.approx(fit.constants[name], abs=0.01), name
-    assert shipped.gemm_memory_efficiency == pytest.approx(fit.constants["gemm_memory_efficiency"], abs=0.01)
-    assert shipped.gemm_overhead == pytest.approx(fit.constants["gemm_overhead"], rel=0.1)
+    assert shipped.memory_efficiency == pytest.approx(fit.constants["gemm_memory_efficiency"], abs=0.01)
+    assert shipped.overhead == pytest.approx(fit.constants["gemm_overhead"], rel=0.1)
 
 
 def test_edr_adapters_are_those_of_the_two_node_v100_log():

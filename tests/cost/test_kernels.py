@@ -9,19 +9,16 @@ import pytest
 
 from shardsim.cost.kernels import efficiency_of, roofline_seconds
 from shardsim.cost.operators import compute_seconds
-from shardsim.values.hardware import Device, KernelConstants
+from shardsim.values.hardware import Device
+from shardsim.values.kernels import AttentionConstants, GemmConstants, KernelConstants, MemoryBoundConstants
 from shardsim.values.operators import Attention, Elementwise, Gemm, OptimizerStep
 
 DEVICE = Device("example", 80e9, 2e12, {"bf16": 300e12, "fp32": 20e12}, 108, 400.0, "example", "invented")
 KERNELS = KernelConstants(
     name="example",
-    gemm_efficiency={"bf16": 0.8},
-    gemm_memory_efficiency=0.5,
-    gemm_overhead=6e-6,
-    attention_efficiency={"forward": 0.6, "backward": 0.5},
-    kernel_efficiency={"default": 0.9, "softmax": 0.7},
-    kernel_overhead=2e-6,
-    provenance={},
+    gemm={"bf16": GemmConstants(sustained=0.8, memory_efficiency=0.5, overhead=6e-6)},
+    attention=AttentionConstants({"forward": 0.6, "backward": 0.5}),
+    memory_bound=MemoryBoundConstants({"default": 0.9, "softmax": 0.7}, overhead=2e-6),
 )
 
 
@@ -54,7 +51,7 @@ def test_every_launch_of_a_memory_bound_operator_pays_its_overhead():
 
 
 def test_a_kind_of_kernel_without_its_own_share_takes_the_default():
-    assert efficiency_of("unheard of", KERNELS.kernel_efficiency) == 0.9
+    assert efficiency_of("unheard of", KERNELS.memory_bound.efficiency) == 0.9
     step = OptimizerStep("adam", 1e6, 40e6, kernels=1)
     assert seconds(step) == pytest.approx(2e-6 + 40e6 / (0.9 * 2e12))
 

@@ -9,11 +9,11 @@ from shardsim.values.hardware import (
     Cluster,
     Device,
     FabricConstants,
-    KernelConstants,
     Link,
     LinkConstants,
     Profile,
 )
+from shardsim.values.kernels import AttentionConstants, GemmConstants, KernelConstants, MemoryBoundConstants
 from shardsim.values.provenance import Provenance
 from shardsim.values.results import (
     CostNote,
@@ -61,7 +61,12 @@ def run() -> TrainingRun:
         source="data sheet",
     )
     links = LinkConstants({"default": 0.8}, 5e-6, 1e-6, 0.0, ASSUMED)
-    kernels = KernelConstants("a100", {"bf16": 0.8}, 0.8, 5e-6, {"forward": 0.5}, {"default": 0.8}, 3e-6, {})
+    kernels = KernelConstants(
+        "a100",
+        {"bf16": GemmConstants(0.8, 0.8, 5e-6)},
+        AttentionConstants({"forward": 0.5}),
+        MemoryBoundConstants({"default": 0.8}, 3e-6),
+    )
     return TrainingRun(
         model=Model(
             "gpt-tiny", 4, 512, 8, 8, 64, 2048, 51200, "gelu", "layernorm", "learned", 1024, True, True, True, "none"

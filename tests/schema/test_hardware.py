@@ -13,8 +13,8 @@ from shardsim.schema.hardware import (
     load_cluster,
     load_device,
     load_fabric_profile,
-    load_kernel_profile,
 )
+from shardsim.schema.kernels import load_kernel_profile
 
 ROOT = Path(__file__).parents[2] / "topologies"
 GIB = 2.0**30
@@ -134,10 +134,9 @@ def test_every_cluster_names_profiles_that_exist(name):
 @pytest.mark.parametrize("name", names("kernel-profile"))
 def test_every_kernel_constant_says_where_it_comes_from(name):
     kernels = load_kernel_profile(name)
-    constants = {f"gemm_efficiency.{dtype}" for dtype in kernels.gemm_efficiency}
-    constants |= {f"kernel_efficiency.{kind}" for kind in kernels.kernel_efficiency}
-    constants |= {"attention_efficiency.forward", "attention_efficiency.backward", "gemm_memory_efficiency"}
-    constants |= {"gemm_overhead", "kernel_overhead"}
+    constants = {f"gemm.{dtype}.{each}" for dtype in kernels.gemm for each in ("sustained", "memory_efficiency")}
+    constants |= {f"memory_bound.efficiency.{kind}" for kind in kernels.memory_bound.efficiency}
+    constants |= {"attention.efficiency.forward", "attention.efficiency.backward", "memory_bound.overhead"}
     assert constants <= set(kernels.provenance)
     assert all(origin.source.strip() for origin in kernels.provenance.values())
 
@@ -173,7 +172,7 @@ def test_mappings_cannot_be_changed():
     with pytest.raises(TypeError):
         device.peak_flops["fp16"] = 1.0
     with pytest.raises(TypeError):
-        load_kernel_profile(device.compute_profile).gemm_efficiency["fp16"] = 1.0
+        load_kernel_profile(device.compute_profile).gemm["fp16"] = None
 
 
 @pytest.fixture
@@ -316,7 +315,7 @@ def test_a_profile_needs_its_defaults_and_a_known_basis(edit):
     found = problems_of(load_fabric_profile, path)
     assert found
     assert all("'defaults' is not one of default, all_reduce" in problem for problem in found)
-    path = edit("profiles/kernels", "l40s", ("basis: assumed", "basis: guessed"))
+    path = edit("profiles/fabrics", "nvlink2-edr", ("basis: assumed", "basis: guessed"))
     assert all(
-        "did you mean measured?" in p or "'guessed' is not one of" in p for p in problems_of(load_kernel_profile, path)
+        "did you mean measured?" in p or "'guessed' is not one of" in p for p in problems_of(load_fabric_profile, path)
     )

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from shardsim.calibrate.fit import Array, Constant, Fit, fit_times
 from shardsim.cost.gemm import tiled_gemm_seconds
 from shardsim.cost.kernels import roofline_seconds
-from shardsim.values.hardware import Device, TileConstants
+from shardsim.values.hardware import Device
+from shardsim.values.kernels import TileConstants
 
 GEMM_CONSTANTS = (
     Constant("gemm_efficiency", 0.75, 0.05, 1.0),

@@ -74,14 +74,14 @@ def _section(name: str, data: Sequence[Path]) -> list[CatalogEntry]:
 
 
 def _loader(kind: CatalogKind) -> Callable[[str, Sequence[Path]], CatalogValue]:
-    from shardsim.schema import framework, hardware, model
+    from shardsim.schema import framework, hardware, kernels, model
 
     loaders: dict[CatalogKind, Callable[[str, Sequence[Path]], CatalogValue]] = {
         "cluster": hardware.load_cluster,
         "device": hardware.load_device,
         "model": model.load_model,
         "framework": framework.load_framework,
-        "kernel-profile": hardware.load_kernel_profile,
+        "kernel-profile": kernels.load_kernel_profile,
         "fabric-profile": hardware.load_fabric_profile,
     }
     return loaders[kind]

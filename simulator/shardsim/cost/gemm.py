@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardsim.values.hardware import TileConstants
+from shardsim.values.kernels import TileConstants
 from shardsim.values.num import Num, larger, smaller, where
 
 TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))

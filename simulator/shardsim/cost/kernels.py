@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardsim.cost.gemm import tiled_gemm_seconds
-from shardsim.values.hardware import Device, KernelConstants
+from shardsim.values.hardware import Device
+from shardsim.values.kernels import KernelConstants
 from shardsim.values.num import Num, larger
 from shardsim.values.operators import Attention, Elementwise, Gemm, OptimizerStep
 
@@ -43,27 +44,28 @@ def roofline_seconds(flop: Num, bytes_moved: Num, *, flop_rate: float, bandwidth
 
 def gemm_seconds(gemm: Gemm, device: Device, constants: KernelConstants, precision: str) -> Num:
     """Time of a (batched) GEMM: tile by tile where the profile has such constants, by the roofline otherwise [s]."""
-    if constants.tile is not None:
+    own = constants.gemm[precision]
+    if own.tile is not None:
         return tiled_gemm_seconds(
             gemm.m,
             gemm.n,
             gemm.k,
             gemm.batch,
             bytes_moved=gemm.bytes_moved,
-            constants=constants.tile,
+            constants=own.tile,
             peak=device.peak_flops[precision],
-            sustained=constants.gemm_efficiency[precision],
+            sustained=own.sustained,
             multiprocessors=device.multiprocessors,
             bandwidth=device.memory_bandwidth,
-            memory_efficiency=constants.gemm_memory_efficiency,
-            overhead=constants.gemm_overhead,
+            memory_efficiency=own.memory_efficiency,
+            overhead=own.overhead,
         )
     return roofline_seconds(
         gemm.flop,
         gemm.bytes_moved,
-        flop_rate=device.peak_flops[precision] * constants.gemm_efficiency[precision],
-        bandwidth=device.memory_bandwidth * constants.gemm_memory_efficiency,
-        overhead=constants.gemm_overhead,
+        flop_rate=device.peak_flops[precision] * own.sustained,
+        bandwidth=device.memory_bandwidth * own.memory_efficiency,
+        overhead=own.overhead,
     )
 
 
@@ -74,9 +76,9 @@ def attention_seconds(attention: Attention, device: Device, constants: KernelCon
     return roofline_seconds(
         attention.flop,
         attention.bytes_moved,
-        flop_rate=device.peak_flops[data_type] * constants.attention_efficiency[direction],
-        bandwidth=device.memory_bandwidth * constants.gemm_memory_efficiency,
-        overhead=constants.kernel_overhead,
+        flop_rate=device.peak_flops[data_type] * constants.attention.efficiency[direction],
+        bandwidth=device.memory_bandwidth * constants.gemm[data_type].memory_efficiency,
+        overhead=constants.memory_bound.overhead,
     )
 
 
@@ -87,8 +89,8 @@ def memory_bound_seconds(operator: Elementwise | OptimizerStep, device: Device, 
         0.0,
         operator.bytes_moved,
         flop_rate=1.0,
-        bandwidth=device.memory_bandwidth * efficiency_of(kind, constants.kernel_efficiency),
-        overhead=constants.kernel_overhead * operator.kernels,
+        bandwidth=device.memory_bandwidth * efficiency_of(kind, constants.memory_bound.efficiency),
+        overhead=constants.memory_bound.overhead * operator.kernels,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shardsim.cost.kernels import attention_seconds, gemm_seconds, memory_bound_seconds
-from shardsim.values.hardware import Device, KernelConstants
+from shardsim.values.hardware import Device
+from shardsim.values.kernels import KernelConstants
 from shardsim.values.num import Num
 from shardsim.values.operators import Attention, Elementwise, Gemm, OptimizerStep
 

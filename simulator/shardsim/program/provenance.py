@@ -29,22 +29,22 @@ def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
 
 def _compute(run: TrainingRun) -> Iterator[CostNote]:
     device, kernels = run.cluster.device, run.profile.kernels
-    here = device.name in kernels.measured_on and SET_BY_USER not in device.source
 
     def note(title: str, text: str, constant: str) -> CostNote:
-        provenance = kernels.provenance[constant]
-        return CostNote(title, text, provenance if here else _elsewhere(provenance, ", ".join(kernels.measured_on)))
+        provenance, measured_on = kernels.provenance[constant], kernels.measured_on[constant.partition(".")[0]]
+        here = device.name in measured_on and SET_BY_USER not in device.source
+        return CostNote(title, text, provenance if here else _elsewhere(provenance, ", ".join(measured_on)))
 
-    share, peak = kernels.gemm_efficiency[run.precision], device.peak_flops[run.precision]
+    share, peak = kernels.gemm[run.precision].sustained, device.peak_flops[run.precision]
     text = f"{share:.1%} of {format_flop_rate(peak)} {run.precision}"
-    yield note("matrix products, sustained", text, f"gemm_efficiency.{run.precision}")
+    yield note("matrix products, sustained", text, f"gemm.{run.precision}.sustained")
     if run.framework.attention == "flash":
-        for direction, share in kernels.attention_efficiency.items():
-            yield note(f"fused attention, {direction}", f"{share:.1%} of peak", f"attention_efficiency.{direction}")
+        for direction, share in kernels.attention.efficiency.items():
+            yield note(f"fused attention, {direction}", f"{share:.1%} of peak", f"attention.efficiency.{direction}")
     memory = format_bandwidth(device.memory_bandwidth)
     for kind in _kernels_of(run):
-        share = kernels.kernel_efficiency[kind]
-        yield note(f"{kind} kernels", f"{share:.1%} of {memory}", f"kernel_efficiency.{kind}")
+        share = kernels.memory_bound.efficiency[kind]
+        yield note(f"{kind} kernels", f"{share:.1%} of {memory}", f"memory_bound.efficiency.{kind}")
 
 
 def _elsewhere(provenance: Provenance, product: str) -> Provenance:
@@ -60,7 +60,7 @@ def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
     kinds = [model.norm, model.activation, "add", "optimizer"]
     if run.framework.attention == "unfused":
         kinds.append("softmax")
-    return tuple(kind for kind in kinds if kind in run.profile.kernels.kernel_efficiency)
+    return tuple(kind for kind in kinds if kind in run.profile.kernels.memory_bound.efficiency)
 
 
 def _links(run: TrainingRun) -> Iterator[CostNote]:

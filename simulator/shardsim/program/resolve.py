@@ -10,7 +10,8 @@ from typing import TypeVar
 from shardsim.errors import InputError, Problem
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
-from shardsim.schema.hardware import load_cluster, load_fabric_profile, load_kernel_profile
+from shardsim.schema.hardware import load_cluster, load_fabric_profile
+from shardsim.schema.kernels import load_kernel_profile
 from shardsim.schema.model import load_model
 from shardsim.schema.run import RunRequest
 from shardsim.values.hardware import Cluster, Profile
@@ -83,7 +84,7 @@ def _precision(
     request: RunRequest, cluster: Cluster, framework: Framework, profile: Profile, problems: list[Problem]
 ) -> str:
     precision = request.precision or framework.default_precision
-    usable = sorted(set(profile.kernels.gemm_efficiency) & set(cluster.device.peak_flops))
+    usable = sorted(set(profile.kernels.gemm) & set(cluster.device.peak_flops))
     if precision not in usable:
         what = f"no measured matrix-product rate for precision {precision!r} on {cluster.device.name}"
         problems.append(Problem(what, "precision", f"one of {', '.join(usable)}"))

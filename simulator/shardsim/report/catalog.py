@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardsim.units import format_bandwidth, format_flop_rate, format_size
-from shardsim.values.hardware import Cluster, Device, FabricConstants, KernelConstants
+from shardsim.values.hardware import Cluster, Device, FabricConstants
+from shardsim.values.kernels import KernelConstants
 from shardsim.values.training import Framework, Model
 from shardsim.workload.parameters import model_parameters
 
@@ -152,7 +153,11 @@ def _framework(framework: Framework) -> str:
 
 
 def _kernels(kernels: KernelConstants) -> str:
-    return "GEMM " + ", ".join(f"{kind} {share:.0%}" for kind, share in kernels.gemm_efficiency.items()) + " of peak"
+    return (
+        "GEMM "
+        + ", ".join(f"{kind} {constants.sustained:.0%}" for kind, constants in kernels.gemm.items())
+        + " of peak"
+    )
 
 
 def _fabric(fabric: FabricConstants) -> str:

@@ -12,13 +12,26 @@ from typing import Literal
 from shardsim.errors import InputError, Problem
 from shardsim.schema.locate import data_roots
 
-CatalogKind = Literal["device", "cluster", "kernel-profile", "fabric-profile", "model", "framework"]
+CatalogKind = Literal[
+    "device",
+    "cluster",
+    "kernel-profile",
+    "gemm-profile",
+    "attention-profile",
+    "memory-bound-profile",
+    "fabric-profile",
+    "model",
+    "framework",
+]
 
 FOLDERS: MappingProxyType[CatalogKind, str] = MappingProxyType(
     {
         "device": "topologies/devices",
         "cluster": "topologies/clusters",
         "kernel-profile": "topologies/profiles/kernels",
+        "gemm-profile": "topologies/profiles/gemm",
+        "attention-profile": "topologies/profiles/attention",
+        "memory-bound-profile": "topologies/profiles/memory-bound",
         "fabric-profile": "topologies/profiles/fabrics",
         "model": "workloads/models",
         "framework": "workloads/frameworks",
@@ -81,7 +94,7 @@ def names(kind: CatalogKind, extra: Sequence[Path] = ()) -> tuple[str, ...]:
 
     Parameters
     ----------
-    kind : {"device", "cluster", "kernel-profile", "fabric-profile", "model", "framework"}
+    kind : CatalogKind
     extra : sequence of Path
         A user's own data folders.
 
@@ -110,7 +123,7 @@ def find(kind: CatalogKind, name: str, extra: Sequence[Path] = (), relative_to: 
 
     Parameters
     ----------
-    kind : {"device", "cluster", "kernel-profile", "fabric-profile", "model", "framework"}
+    kind : CatalogKind
     name : str
         Catalog name, or the path of a file (see :func:`is_path`). A name is looked up in the catalog's list, so it
         can never reach outside the catalog's folders.

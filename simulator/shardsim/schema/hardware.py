@@ -11,68 +11,47 @@ from itertools import pairwise
 from math import log2
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from shardsim.errors import InputError, Problem
-from shardsim.schema.base import Bandwidth, Count, Duration, FlopRate, Power, Share, Size, StrictModel, Text
-from shardsim.schema.catalog import CatalogKind, find, near
-from shardsim.schema.changes import SOURCE, Changes, changed
-from shardsim.schema.loader import Document, KeyPath, check, load_yaml
+from shardsim.schema.base import Count, Duration, Size, StrictModel, Text
+from shardsim.schema.changes import Changes
+from shardsim.schema.loader import Document
+from shardsim.schema.sourced import (
+    Constant,
+    Figure,
+    PositiveBandwidth,
+    PositiveFlopRate,
+    PositivePower,
+    PositiveSize,
+    SourcedFile,
+    SourceName,
+    cited,
+    lacking,
+    open_file,
+    plain,
+    provenances,
+)
 from shardsim.values.hardware import (
     Cluster,
     Correction,
     Device,
     FabricConstants,
-    KernelConstants,
     Link,
     LinkConstants,
-    TileConstants,
     WayConstants,
 )
 from shardsim.values.provenance import Basis, Provenance
 
-T = TypeVar("T")
-DataType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Collective = Literal["default", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
-
-_Source = Annotated[str, Field(min_length=1, description="an entry of `sources`, or the citation itself")]
-_Positive = Field(gt=0.0)
-PositiveSize = Annotated[Size, _Positive]
-PositiveBandwidth = Annotated[Bandwidth, _Positive]
-PositiveFlopRate = Annotated[FlopRate, _Positive]
-PositivePower = Annotated[Power, _Positive]
-
-
-class Figure(StrictModel, Generic[T]):
-    """One figure and where it stands in print."""
-
-    value: T
-    source: _Source
-
-
-class Constant(StrictModel, Generic[T]):
-    """One constant of a profile: how it was obtained, and how well it fits."""
-
-    value: T
-    basis: Basis = Field(description="measured, interpolated, fitted, datasheet or assumed")
-    source: _Source
-    error: Annotated[float, Field(ge=0.0)] | None = None
-    points: Count | None = None
-
-
-class SourcedFile(StrictModel):
-    """What all hardware files have: a title, and the table of sources that figures refer to."""
-
-    title: Text = Field(description="a few words for people")
-    sources: Mapping[str, Text] = Field(default_factory=dict)
 
 
 class PeakFlops(StrictModel):
     """Dense peaks (no sparsity) by data type; one the device lacks is left out."""
 
-    source: _Source
+    source: SourceName
     fp32: PositiveFlopRate
     fp16: PositiveFlopRate
     tf32: PositiveFlopRate | None = None
@@ -118,35 +97,6 @@ class ClusterFile(SourcedFile):
     default_framework: Text = Field(description="software stack that runs of the cluster's time used")
 
 
-FitShare = Annotated[float, Field(gt=0.0, le=10.0)]
-
-
-class TileProfile(StrictModel):
-    """Constants of the tiled matrix product; those of a joint fit may lie above 1."""
-
-    efficiency: Constant[FitShare]
-    exponent: Constant[Annotated[float, Field(ge=0.0, le=1.0)]]
-    fill: Constant[Duration]
-    split_overhead: Constant[Duration]
-    wave_quantization: Constant[Share]
-    burst_cap: Constant[FitShare]
-
-
-class KernelProfileFile(SourcedFile):
-    """``topologies/profiles/kernels/NAME.yaml``."""
-
-    measured_on: tuple[Text, ...] = Field(
-        default=(), description="devices that were measured; on any other the constants are assumed"
-    )
-    gemm_efficiency: Mapping[DataType, Constant[Share]] = Field(min_length=1)
-    gemm_memory_efficiency: Constant[Share]
-    gemm_overhead: Constant[Duration]
-    tile: TileProfile | None = Field(default=None, description="tiled matrix products; a plain roofline if left out")
-    attention_efficiency: Mapping[Literal["forward", "backward"], Constant[Share]]
-    kernel_efficiency: Mapping[str, Constant[Share]]
-    kernel_overhead: Constant[Duration]
-
-
 LinkShare = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
@@ -173,7 +123,7 @@ class FitNote(StrictModel):
     """How a group of constants was obtained, and how well they fit together."""
 
     basis: Basis = Field(description="measured, interpolated, fitted, datasheet or assumed")
-    source: _Source
+    source: SourceName
     error: Annotated[float, Field(ge=0.0)] | None = None
     points: Count | None = None
 
@@ -232,15 +182,6 @@ class FabricProfileFile(SourcedFile):
     )
 
 
-_File = TypeVar("_File", bound=SourcedFile)
-_PREFIX: dict[CatalogKind, str] = {
-    "device": "device",
-    "cluster": "cluster",
-    "kernel-profile": "kernels",
-    "fabric-profile": "fabric",
-}
-
-
 def load_device(
     name: str, extra: Sequence[Path] = (), relative_to: Path | None = None, changes: Changes = MappingProxyType({})
 ) -> Device:
@@ -271,7 +212,7 @@ def load_device(
     >>> load_device("a100-sxm-80gb").peak_flops["bf16"]
     312000000000000.0
     """
-    path, _, file = _open("device", name, DeviceFile, extra, relative_to, changes)
+    path, _, file = open_file("device", name, DeviceFile, extra, relative_to, changes)
     peaks = file.peak_flops.model_dump(exclude={"source"}, exclude_none=True)
     return Device(
         name=path.stem,
@@ -281,7 +222,7 @@ def load_device(
         multiprocessors=file.multiprocessors.value,
         power=file.power.value,
         compute_profile=file.kernel_profile,
-        source=_cited(file),
+        source=cited(file),
     )
 
 
@@ -315,7 +256,7 @@ def load_cluster(
     >>> load_cluster("dgx-2h").nic_bandwidth_per_gpu
     6250000000.0
     """
-    path, document, file = _open("cluster", name, ClusterFile, extra, relative_to, changes)
+    path, document, file = open_file("cluster", name, ClusterFile, extra, relative_to, changes)
     problems = list(_cluster_problems(document, file))
     device = None
     try:
@@ -339,54 +280,8 @@ def load_cluster(
         rail_optimized=file.rail_optimized.value,
         fabric_profile=file.fabric_profile,
         max_gpus=None if file.max_gpus is None else file.max_gpus.value,
-        source=_cited(file),
+        source=cited(file),
         default_framework=file.default_framework,
-    )
-
-
-def load_kernel_profile(
-    name: str, extra: Sequence[Path] = (), relative_to: Path | None = None, changes: Changes = MappingProxyType({})
-) -> KernelConstants:
-    """Read the achieved efficiencies of a device.
-
-    Parameters
-    ----------
-    name : str
-        Catalog name or path.
-    extra : sequence of Path
-        A user's own data folders.
-    relative_to : Path or None
-        Folder from which a relative path starts.
-    changes : mapping of str to value
-        Figures to replace, by dotted key (see :mod:`shardsim.schema.changes`).
-
-    Returns
-    -------
-    KernelConstants
-
-    Raises
-    ------
-    InputError
-        Unknown name, or every problem of the file.
-    """
-    path, document, file = _open("kernel-profile", name, KernelProfileFile, extra, relative_to, changes)
-    problems = [
-        *_lacking(document, ("attention_efficiency",), file.attention_efficiency, ("forward", "backward")),
-        *_lacking(document, ("kernel_efficiency",), file.kernel_efficiency, ("default",)),
-    ]
-    if problems:
-        raise InputError(problems)
-    return KernelConstants(
-        name=path.stem,
-        gemm_efficiency=_plain(file.gemm_efficiency),
-        gemm_memory_efficiency=file.gemm_memory_efficiency.value,
-        gemm_overhead=file.gemm_overhead.value,
-        attention_efficiency=_plain(file.attention_efficiency),
-        kernel_efficiency=_plain(file.kernel_efficiency),
-        kernel_overhead=file.kernel_overhead.value,
-        provenance=_provenances(file, file),
-        measured_on=file.measured_on,
-        tile=None if file.tile is None else _tile(file.tile),
     )
 
 
@@ -415,12 +310,12 @@ def load_fabric_profile(
     InputError
         Unknown name, or every problem of the file.
     """
-    path, document, file = _open("fabric-profile", name, FabricProfileFile, extra, relative_to, changes)
+    path, document, file = open_file("fabric-profile", name, FabricProfileFile, extra, relative_to, changes)
     links = {"nvlink": file.links.nvlink, "nic": file.links.nic}
     problems = [
         problem
         for link, constants in links.items()
-        for problem in _lacking(document, ("links", link, "efficiency"), constants.efficiency, ("default",))
+        for problem in lacking(document, ("links", link, "efficiency"), constants.efficiency, ("default",))
     ]
     problems += _correction_problems(document, file.corrections)
     if problems:
@@ -429,82 +324,13 @@ def load_fabric_profile(
         name=path.stem,
         links=MappingProxyType({n: _link_constants(file, p) for n, p in links.items()}),
         overlap_multiprocessors=0.0 if file.overlap_multiprocessors is None else file.overlap_multiprocessors.value,
-        overlap_provenance=_provenances(file, file).get("overlap_multiprocessors"),
+        overlap_provenance=provenances(file, file).get("overlap_multiprocessors"),
         ways=MappingProxyType(_all_ways(file)),
         tuning=MappingProxyType({kind: _ways(file, profile) for kind, profile in file.tuning.items()}),
         corrections=MappingProxyType(
             {(each.collective, each.dtypes, each.place): _correction(file, each) for each in file.corrections}
         ),
     )
-
-
-# Opening: catalog, inheritance, schema, sources.
-
-
-def _open(
-    kind: CatalogKind,
-    name: str,
-    model: type[_File],
-    extra: Sequence[Path],
-    relative_to: Path | None,
-    changes: Changes,
-) -> tuple[Path, Document, _File]:
-    path = find(kind, name, extra, relative_to)
-    document = changed(_inherited(kind, path, model, extra, ()), changes, _PREFIX[kind])
-    file = check(document, model)
-    problems = list(_unknown_sources(document, file.sources))
-    if problems:
-        raise InputError(problems)
-    return path, document, file
-
-
-def _inherited(
-    kind: CatalogKind, path: Path, model: type[_File], extra: Sequence[Path], below: tuple[Path, ...]
-) -> Document:
-    """Read a file; with ``based_on: NAME``, its top-level keys replace those of the other file."""
-    document = load_yaml(path)
-    if "based_on" not in document.data:
-        return document
-    own = dict(document.data)
-    name = own.pop("based_on")
-    at = document.where(("based_on",))
-    if not isinstance(name, str):
-        raise InputError(Problem(f"{name!r} is not a name", at, f"the {kind} that this one is based on"))
-    if path.resolve() in below:
-        raise InputError(Problem(f"{name!r} is based on this file in turn", at, f"write the {kind} out"))
-    try:
-        parent = find(kind, name, extra, path.parent)
-    except InputError as error:
-        raise InputError(Problem(p.what, at, p.right) for p in error.problems) from None
-    base = _inherited(kind, parent, model, extra, (*below, path.resolve()))
-    check(base, model)
-    merged = base.data | own
-    if isinstance(own.get("sources"), dict):
-        merged["sources"] = base.data.get("sources", {}) | own["sources"]
-    return Document(merged, document.file, document.lines)
-
-
-def _unknown_sources(document: Document, known: Mapping[str, str]) -> Iterator[Problem]:
-    """Find single words that stand as a source but are no entry of ``sources``: slips, not citations."""
-    for keys, source in _named_sources(document.data, ()):
-        if source not in known and source != SOURCE and " " not in source.strip():
-            right = near(source, known) or "write the citation out, or add it to `sources`"
-            yield Problem(f"unknown source {source!r}", document.where(keys), right)
-
-
-def _named_sources(data: Any, keys: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if key == "source" and isinstance(value, str):
-                yield (*keys, key), value
-            elif key != "sources":
-                yield from _named_sources(value, (*keys, key))
-
-
-def _cited(file: SourcedFile) -> str:
-    """Every citation a file rests on, once."""
-    used = (source for _, source in _named_sources(file.model_dump(), ()))
-    return "; ".join(dict.fromkeys(file.sources.get(source, source) for source in used))
 
 
 # From file to value.
@@ -527,23 +353,15 @@ def _cluster_problems(document: Document, file: ClusterFile) -> Iterator[Problem
         yield Problem(what, document.where(("max_gpus", "value")), f"write a multiple of {node}")
 
 
-def _lacking(
-    document: Document, keys: KeyPath, found: Mapping[Any, object], wanted: Sequence[str]
-) -> Iterator[Problem]:
-    for name in wanted:
-        if name not in found:
-            yield Problem(f"the key {name!r} is missing", document.where(keys))
-
-
 def _link(file: SourcedFile, link: LinkFile) -> Link:
     sources = dict.fromkeys(file.sources.get(s, s) for s in (link.bandwidth.source, link.latency.source))
     return Link(link.product, link.bandwidth.value, link.latency.value, "; ".join(sources))
 
 
 def _link_constants(file: SourcedFile, link: LinkProfile) -> LinkConstants:
-    constants = _provenances(file, link)
+    constants = provenances(file, link)
     return LinkConstants(
-        efficiency=_plain(link.efficiency),
+        efficiency=plain(link.efficiency),
         base_latency=link.base_latency.value,
         step_latency=link.step_latency.value,
         half_bandwidth_bytes=link.half_bandwidth.value,
@@ -616,24 +434,3 @@ def _correction_problems(document: Document, corrections: Sequence[CorrectionPro
         if count > _GRID_LIMIT:
             what = f"{count} numbers correct {dtypes} data types"
             yield Problem(what, document.where(("corrections",)), f"at most {_GRID_LIMIT}")
-
-
-def _tile(tile: TileProfile) -> TileConstants:
-    return TileConstants(**{name: getattr(tile, name).value for name in TileProfile.model_fields})
-
-
-def _plain(constants: Mapping[Any, Constant[float]]) -> Mapping[str, float]:
-    return MappingProxyType({name: constant.value for name, constant in constants.items()})
-
-
-def _provenances(file: SourcedFile, holder: StrictModel) -> Mapping[str, Provenance]:
-    found: dict[str, Provenance] = {}
-    for name in type(holder).model_fields:
-        value = getattr(holder, name)
-        entries = value.items() if isinstance(value, Mapping) else [("", value)]
-        for key, constant in entries:
-            if isinstance(constant, Constant):
-                source = file.sources.get(constant.source, constant.source)
-                full_name = f"{name}.{key}" if key else name
-                found[full_name] = Provenance(constant.basis, source, constant.error, constant.points)
-    return MappingProxyType(found)

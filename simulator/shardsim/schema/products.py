@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import Field
 
 from shardsim.schema.base import Count, StrictModel
-from shardsim.schema.hardware import Figure, PositiveBandwidth, SourcedFile
 from shardsim.schema.loader import check, load_yaml
 from shardsim.schema.locate import data_roots
+from shardsim.schema.sourced import Figure, PositiveBandwidth, SourcedFile
 from shardsim.values.products import GpuProduct
 
 FILE = "topologies/products.yaml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardsim.values.kernels import KernelConstants
 from shardsim.values.num import Num
 from shardsim.values.provenance import Provenance
 
@@ -152,75 +153,6 @@ class GroupShape:
     nodes: Num
     leaves: Num
     nic_share: Num
-
-
-@dataclass(frozen=True, slots=True)
-class TileConstants:
-    """How matrix products fill a device, tile by tile (see :func:`shardsim.cost.gemm.tiled_gemm_seconds`).
-
-    Parameters
-    ----------
-    efficiency : float
-        Share of a multiprocessor's peak that the largest tile reaches (-).
-    exponent : float
-        Power of the tile's area with which smaller tiles fall behind (-).
-    fill : float
-        Time to start and drain one tile [s].
-    split_overhead : float
-        Further time of a product that is split along k [s].
-    wave_quantization : float
-        Share of a last, partly filled wave that is lost (-): 1 where all tiles of a wave start together.
-    burst_cap : float
-        Share of peak in the short-burst bound of the fit (-). No efficiency by itself: the soft maximum of three
-        near-equal terms supplies the rest.
-    """
-
-    efficiency: float
-    exponent: float
-    fill: float
-    split_overhead: float
-    wave_quantization: float
-    burst_cap: float
-
-
-@dataclass(frozen=True, slots=True)
-class KernelConstants:
-    """Achieved rates of a device under one software stack (a calibration profile).
-
-    Parameters
-    ----------
-    name : str
-        Profile name.
-    gemm_efficiency : mapping of str to float
-        Sustained share of the dense peak that large GEMMs reach (-), by data type.
-    gemm_memory_efficiency : float
-        Share of peak memory bandwidth that a memory-bound GEMM reaches (-).
-    gemm_overhead : float
-        Fixed time of one GEMM kernel [s].
-    attention_efficiency : mapping of str to float
-        Share of the dense peak that fused attention reaches (-): ``forward``, ``backward``.
-    kernel_efficiency : mapping of str to float
-        Share of peak memory bandwidth (-) by kind of memory-bound kernel; ``default`` for the others.
-    kernel_overhead : float
-        Fixed time of one memory-bound kernel [s].
-    provenance : mapping of str to Provenance
-        By constant.
-    tile : TileConstants or None
-        Where matrix products are priced tile by tile; a plain roofline otherwise.
-    measured_on : tuple of str
-        Devices that were measured; for any other the constants are assumed. Empty where nothing was.
-    """
-
-    name: str
-    gemm_efficiency: Mapping[str, float]
-    gemm_memory_efficiency: float
-    gemm_overhead: float
-    attention_efficiency: Mapping[str, float]
-    kernel_efficiency: Mapping[str, float]
-    kernel_overhead: float
-    provenance: Mapping[str, Provenance]
-    tile: TileConstants | None = None
-    measured_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
