@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from shardsim.schema import hardware, kernels
 from shardsim.schema.catalog import names
 from shardsim.schema.framework import FrameworkFile
+from shardsim.schema.hosts import HostFile
 from shardsim.schema.model import ModelFile
 from shardsim.schema.run import MEGATRON_NAMES, BatchRequest, LayoutRequest, RunRequest
 from shardsim.validate.rows import REQUIRED, MeasuredRun
-from shardsim.values.provenance import Provenance
 
 SIZES = ("1.2b", "2.5b", "4.2b", "8.3b")
 
@@ -100,7 +100,8 @@ def kernel_provenance(_: Place) -> list[str]:
     for name in names("kernel-profile"):
         found = kernels.load_kernel_profile(name).provenance
         product = ", ".join(dict.fromkeys(one.basis for key, one in found.items() if key.endswith(".sustained")))
-        attention = _bases(found, "attention.efficiency")
+        parts = ((key.split("."), one.basis) for key, one in found.items() if key.endswith(".efficiency.128"))
+        attention = ", ".join(f"{key[2]} {key[3]} {basis}" for key, basis in parts if key[0] == "attention")
         kinds = [key.split(".")[2] for key in found if key.startswith("memory_bound.efficiency.")]
         measured = [kind for kind in kinds if found[f"memory_bound.efficiency.{kind}"].basis == "measured"]
         overhead = found["gemm.fp16.overhead"]
@@ -128,14 +129,6 @@ def fabric_provenance(_: Place) -> list[str]:
         ]
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return rows
-
-
-def _bases(found: Mapping[str, Provenance], constant: str) -> str:
-    """Bases of a constant by what it is for, once each."""
-    bases = {key.partition(".")[2]: value.basis for key, value in found.items() if key.startswith(f"{constant}.")}
-    if len(set(bases.values())) == 1:
-        return next(iter(bases.values()))
-    return ", ".join(f"{key} {basis}" for key, basis in bases.items())
 
 
 # Schemas.
@@ -183,10 +176,21 @@ def kernel_schema(_: Place) -> list[str]:
         "",
         *_keys(kernels.TileProfile, "bf16.tile"),
         "",
+        *_keys(kernels.GroupedProfile, "bf16.grouped"),
+        "",
+        *_keys(kernels.AlignmentProfile, "alignment.64"),
+        "",
         *_keys(kernels.AttentionFile),
+        "",
+        *_keys(kernels.AttentionPassProfile, "libraries.NAME.forward", "libraries.NAME.backward"),
         "",
         *_keys(kernels.MemoryBoundFile),
     ]
+
+
+def host_schema(_: Place) -> list[str]:
+    """Keys of a host profile."""
+    return _keys(HostFile)
 
 
 def fabric_schema(_: Place) -> list[str]:
@@ -285,6 +289,7 @@ GENERATED: MappingProxyType[str, Callable[[Place], list[str]]] = MappingProxyTyp
         "device-schema": device_schema,
         "cluster-schema": cluster_schema,
         "kernel-schema": kernel_schema,
+        "host-schema": host_schema,
         "fabric-schema": fabric_schema,
         "measured-columns": measured_columns,
     }

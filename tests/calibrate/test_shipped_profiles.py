@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardsim.calibrate.gemm import fit_tiles
+from shardsim.calibrate.gemms import fit_deepbench, starts_of
 from shardsim.cost.collectives import collective_transfer
-from shardsim.cost.gemm import tiled_gemm_seconds
 from shardsim.schema.hardware import load_cluster, load_device, load_fabric_profile
 from shardsim.schema.kernels import load_kernel_profile
 from shardsim.values.hardware import GroupShape
-from shardsim.values.kernels import TileConstants
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 GEMMS = SHARED / "operators" / "v100_p100_t4_deepbench_gemm.csv"
@@ -32,34 +30,18 @@ def columns(table, *names):
     return tuple(np.array([float(row[name]) for row in table]) for name in names)
 
 
-def test_tiles_are_recovered_from_their_own_times():
-    device = load_device("a100-sxm-80gb")
-    true = TileConstants(0.9, 0.06, 4e-6, 1e-6, 0.9, 1.5)
-    sizes = np.array([256.0, 768.0, 2048.0, 4096.0, 12288.0])
-    m, n, k = (grid.ravel() for grid in np.meshgrid(sizes, sizes, sizes))
-    times = tiled_gemm_seconds(
-        m, n, k, 1.0, bytes_moved=2 * (m * k + k * n + m * n), constants=true, peak=312e12, sustained=1.0,
-        multiprocessors=108, bandwidth=device.memory_bandwidth, memory_efficiency=0.66, overhead=1.1e-6,
-    )  # fmt: skip
-    fit = fit_tiles(m, n, k, times, device, "fp16")
-    assert fit.median_error < 0.005
-    assert fit.constants["wave_quantization"] == pytest.approx(0.9, abs=0.05)
-    assert fit.constants["fill"] == pytest.approx(4e-6, rel=0.1)
-
-
 def test_v100_products_are_those_of_88_deepbench_gemms():
-    table = rows(GEMMS, lambda r: r["gpu"] == "V100" and "FP16" in r["sheet"])
-    m, n, k, ms = columns(table, "m", "n", "k", "ms")
-    large = (m >= 128) & (n >= 128) & (k >= 128)
-    fit = fit_tiles(m[large], n[large], k[large], ms[large] * 1e-3, load_device("v100-sxm2-32gb"), "fp16")
+    if not GEMMS.exists():
+        pytest.skip(f"the measurements are not beside the checkout: {GEMMS.name}")
+    device, kindred = load_device("v100-sxm2-32gb"), load_kernel_profile("a100-sxm").gemm["fp16"]
+    fit = fit_deepbench(GEMMS, device, kindred)
     shipped = load_kernel_profile("v100-sxm").gemm["fp16"]
     assert fit.points == 88
-    assert (fit.median_error, fit.p90_error) == (pytest.approx(0.035, abs=0.002), pytest.approx(0.081, abs=0.004))
+    assert fit.median_error < 0.035
+    assert fit.p90_error < 0.08
     assert shipped.tile is not None
-    for name in ("efficiency", "exponent", "wave_quantization", "burst_cap"):
-        assert getattr(shipped.tile, name) == pytest.approx(fit.constants[name], abs=0.01), name
-    assert shipped.memory_efficiency == pytest.approx(fit.constants["gemm_memory_efficiency"], abs=0.01)
-    assert shipped.overhead == pytest.approx(fit.constants["gemm_overhead"], rel=0.1)
+    found = starts_of(shipped) | dict(shipped.layout_time)
+    assert found == {name: pytest.approx(value, rel=0.02) for name, value in fit.constants.items()}
 
 
 def test_edr_adapters_are_those_of_the_two_node_v100_log():

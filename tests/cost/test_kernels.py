@@ -17,8 +17,8 @@ DEVICE = Device("example", 80e9, 2e12, {"bf16": 300e12, "fp32": 20e12}, 108, 400
 KERNELS = KernelConstants(
     name="example",
     gemm={"bf16": GemmConstants(sustained=0.8, memory_efficiency=0.5, overhead=6e-6)},
-    attention=AttentionConstants({"forward": 0.6, "backward": 0.5}),
-    memory_bound=MemoryBoundConstants({"default": 0.9, "softmax": 0.7}, overhead=2e-6),
+    attention=AttentionConstants({}, "flash2"),
+    memory_bound=MemoryBoundConstants({"default": 0.9, "softmax": 0.7}, overhead=2e-6, overheads={"rope": 1e-6}),
 )
 
 
@@ -50,17 +50,15 @@ def test_every_launch_of_a_memory_bound_operator_pays_its_overhead():
     assert seconds(three) == pytest.approx(3 * 2e-6 + 1e6 / (0.7 * 2e12))
 
 
+def test_a_kind_of_kernel_has_its_own_launch_where_it_was_measured():
+    assert seconds(Elementwise("rotate", "rope", 0.0, kernels=3)) == pytest.approx(3e-6)
+    assert seconds(Elementwise("add", "add", 0.0, kernels=3)) == pytest.approx(6e-6)
+
+
 def test_a_kind_of_kernel_without_its_own_share_takes_the_default():
     assert efficiency_of("unheard of", KERNELS.memory_bound.efficiency) == 0.9
     step = OptimizerStep("adam", 1e6, 40e6, kernels=1)
     assert seconds(step) == pytest.approx(2e-6 + 40e6 / (0.9 * 2e12))
-
-
-def test_backward_attention_executes_five_products_for_two():
-    forward = Attention("core", 1, 8, 8, 4096, 128, causal=True)
-    backward = replace(forward, role="dgrad")
-    assert backward.flop == pytest.approx(2.5 * forward.flop)
-    assert seconds(backward) - 2e-6 == pytest.approx(2.5 * 0.6 / 0.5 * (seconds(forward) - 2e-6))
 
 
 def test_a_causal_kernel_skips_half_of_the_scores():
@@ -71,7 +69,6 @@ def test_a_causal_kernel_skips_half_of_the_scores():
 
 @pytest.mark.parametrize("make", [
     lambda t: Gemm("qkv", 4096, 12288, 3 * 12288 / t),
-    lambda t: Attention("core", 1, 96 / t, 96 / t, 2048, 128, causal=True),
     lambda t: Elementwise("gelu", "gelu", 4e9 / t, kernels=1),
     lambda t: OptimizerStep("adam", 1e9 / t, 40e9 / t, kernels=4),
 ])  # fmt: skip

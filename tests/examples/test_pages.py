@@ -103,12 +103,20 @@ JSON_OUTPUTS = {
     "shardsim.catalog/1": "catalog",
     "shardsim.collective/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8",
     "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2",
+    "shardsim.gemm-fit/1": "calibrate gemm gemms.csv --device h100-sxm-80gb",
+    "shardsim.roofline/1": "model roofline llama-3-8b --cluster dgx-h100",
 }
 LOG = "1048576 262144 float sum -1 30.00 34.95 34.95 0 30.00 34.95 34.95 0"
 """One row of nccl-tests, of two ranks."""
+GEMMS = (
+    "gpu,dtype,m,n,k,time_us",
+    *(f"H100,bf16,{m},4096,{m},{m / 10}" for m in range(1024, 1536, 64)),
+    "A100,bf16,1,1,1,9",
+)
+"""Products of two GPUs."""
 NODE = ("     GPU0 GPU1 NIC0", "GPU0 X NV2 PIX", "GPU1 NV2 X PIX", "NIC0 PIX PIX X")
 """What nvidia-smi topo -m prints of a small node."""
-AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators", "refused"}
+AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators", "refused", "fits.layout_time"}
 """Keys that are described by their own line and not taken apart."""
 
 
@@ -133,6 +141,7 @@ def test_every_json_key_is_documented_and_every_documented_key_exists(schema: st
     with refresh.sandbox() as place:
         place.write("run.log", [LOG])
         place.write("node.txt", NODE)
+        place.write("gemms.csv", GEMMS)
         record = json.loads("\n".join(place.run(f"shardsim {command} --json")))
     assert record["schema"] == schema
     assert documented == flattened(record)

@@ -68,7 +68,26 @@ def test_gpus_and_data_parallel_degree_must_agree():
 
 
 def test_a_precision_without_a_measured_rate_is_refused_not_guessed():
-    assert "no measured matrix-product rate for precision 'fp8'" in problems(precision="fp8", cluster="dgx-h100")[0]
+    found = problems(precision="fp8", cluster="selene", framework="megatron-core")[0]
+    assert "no measured matrix-product rate for precision 'fp8' on a100" in found
+
+
+def test_fp8_is_what_the_framework_makes_of_it():
+    hopper = {"cluster": "dgx-h100", "framework": "megatron-core"}
+    run = resolved(precision="fp8", **hopper)
+    assert (run.precision, run.framework.low_precision) == ("fp8-delayed", "fp8-delayed")
+    assert (run.linear_type, run.peak_type, run.wide_type) == ("fp8", "fp8", "bf16")
+    blocks = resolved(precision="fp8-block", **hopper)
+    assert (blocks.linear_type, blocks.peak_type, blocks.wide_type) == ("fp8_block", "fp8", "bf16")
+    wide = resolved(precision="bf16", **hopper)
+    assert (wide.linear_type, wide.peak_type, wide.wide_type, wide.framework.low_precision) == (*["bf16"] * 3, None)
+    assert "megatron-2021 has no fp8" in problems(precision="fp8", cluster="dgx-h100", framework="megatron-2021")[0]
+
+
+def test_scales_of_short_blocks_need_blackwell():
+    for precision, peak in (("mxfp8", "fp8"), ("nvfp4", "fp4")):
+        assert "one of bf16" in problems(precision=precision, cluster="dgx-h100", framework="megatron-core")[0]
+        assert resolved(precision=precision, cluster="dgx-b200", framework="megatron-core").peak_type == peak
 
 
 def test_a_cluster_larger_than_built_is_priced_with_a_warning():

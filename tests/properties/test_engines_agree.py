@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from shardsim.engine.accounts import HOST
 from shardsim.engine.closed import closed_form
 from shardsim.engine.des import expected_events, simulate
 from shardsim.engine.interference import INTERFERENCE
@@ -56,7 +57,7 @@ shares = st.one_of(st.just(0.0), st.floats(1e-3, 0.9))
 
 
 @st.composite
-def blocks(draw, name, number):
+def blocks(draw, name, number, host):
     tasks: list[Task] = []
     for index in range(draw(st.integers(0, 5))):
         queued = [place for place, task in enumerate(tasks) if not task.blocking]
@@ -68,13 +69,18 @@ def blocks(draw, name, number):
         blocking = draw(st.integers(0, 3)) > 0
         stream = draw(st.sampled_from(["compute", "compute", "tp", "dp"] if blocking else ["dp", "dp", "ep"]))
         category = draw(st.sampled_from(["gemm", "tp", "recompute"] if blocking else ["dp", "zero"]))
+        if blocking and draw(st.integers(0, 5)) == 0:
+            more["synchronises"] = True
+        more["host"] = draw(host)
         tasks.append(Task(f"{name}{index}", stream, category, draw(number), draw(number), blocking=blocking, **more))
     return Block(name, tuple(tasks))
 
 
 @st.composite
-def programs(draw, number=seconds, share=shares):
+def programs(draw, number=seconds, share=shares, hosts=None):
+    """``hosts``: of which strategy the times to issue tasks are; by default those of tasks, or nothing."""
     schedule = draw(schedules())
+    host = draw(st.sampled_from([number, st.just(0.0)])) if hosts is None else hosts
     stages = range(schedule.stages)
     members = {
         name: tuple(sorted(draw(st.sets(st.sampled_from(stages), min_size=1)))) for name in ("embedding", "norm")
@@ -84,9 +90,9 @@ def programs(draw, number=seconds, share=shares):
         key: Transfer(draw(number), {}, {}, "direct", Provenance("assumed", "test")) for key in keys if key[1] != "W"
     }
     agenda = draw(st.lists(st.sampled_from(["embedding", "norm"]), max_size=3))
-    meetings = [Task(name, "tp", "embedding", draw(number), rendezvous=name) for name in agenda]
-    pool = st.sampled_from([draw(blocks(f"pass {index} ", number)) for index in range(4)])
-    step = draw(blocks("step ", number))
+    meetings = [Task(name, "tp", "embedding", draw(number), rendezvous=name, host=draw(host)) for name in agenda]
+    pool = st.sampled_from([draw(blocks(f"pass {index} ", number, host)) for index in range(4)])
+    step = draw(blocks("step ", number, host))
     return Program(
         schedule=schedule,
         blocks={key: draw(pool) for key in keys},
@@ -99,6 +105,7 @@ def programs(draw, number=seconds, share=shares):
         multiplicity=1,
         rendezvous_members=members,
         overlap_slowdown=draw(share),
+        synchronous_messages=draw(st.booleans()),
     )
 
 
@@ -117,7 +124,8 @@ def layout(program, index):
 
     def scalar(task):
         parts = {category: float(part[index]) for category, part in task.parts.items()}
-        return replace(task, seconds=float(task.seconds[index]), flop=float(task.flop[index]), parts=parts)
+        host = float(np.broadcast_to(task.host, LAYOUTS)[index])
+        return replace(task, seconds=float(task.seconds[index]), flop=float(task.flop[index]), parts=parts, host=host)
 
     def block(value):
         return replace(value, tasks=tuple(scalar(replace(t, flop=t.flop + np.zeros(LAYOUTS))) for t in value.tasks))
@@ -161,8 +169,8 @@ def test_an_array_of_layouts_gives_what_each_of_them_gives_alone(program):
         assert together.iteration_s[index] == alone.iteration_s == merged.iteration_s[index]
         for mine, theirs in zip(together.stages, alone.stages, strict=True):
             assert mine.flop[index] == theirs.flop
-            # Where others are slowed, a layout that is not has the category too, with nothing in it.
-            nothing = {INTERFERENCE: 0.0} if INTERFERENCE in mine.seconds else {}
+            # Where others are slowed or wait, a layout that does not has the category too, with nothing in it.
+            nothing = dict.fromkeys({INTERFERENCE, HOST} & mine.seconds.keys(), 0.0)
             assert {category: value[index] for category, value in mine.seconds.items()} == nothing | theirs.seconds
 
 
@@ -215,7 +223,7 @@ def test_the_iteration_grows_with_the_slowdown_but_not_beyond_everything_slowed(
 
 
 @thorough
-@given(program=programs())
+@given(program=programs(hosts=st.just(0.0)))
 def test_what_does_not_block_takes_its_own_time_and_what_blocks_no_less(program):
     blocking, alone = [], []
     for stage in make_plan(program).stages:
@@ -229,6 +237,62 @@ def test_what_does_not_block_takes_its_own_time_and_what_blocks_no_less(program)
     assert np.all(lasting >= alone - 1e-12)
     lost = sum(stage.seconds.get(INTERFERENCE, 0.0) for stage in listing(program).stages)
     assert np.sum(lasting[free] - alone[free]) == pytest.approx(lost, rel=1e-9, abs=1e-9)
+
+
+def with_host(program, number):
+    """The same program with another time to issue each task; ``number`` makes it from the task's own."""
+
+    def block(value):
+        return replace(value, tasks=tuple(replace(task, host=number(task.host)) for task in value.tasks))
+
+    return replace(
+        program,
+        blocks={key: block(value) for key, value in program.blocks.items()},
+        last_blocks={key: block(value) for key, value in program.last_blocks.items()},
+        epilogues=tuple(map(block, program.epilogues)),
+    )
+
+
+@thorough
+@given(program=programs(hosts=st.just(0.0)))
+def test_a_host_that_takes_no_time_changes_nothing_bit_for_bit(program):
+    assume(any(block.tasks for stage in make_plan(program).stages for block, _ in stage.uses))
+    for engine in (closed_form, listing, simulate):
+        assert HOST not in engine(program).stages[0].seconds
+    for detail in (program, coalesce(program)):
+        plain = closed_form(replace(detail, synchronous_messages=not detail.synchronous_messages))
+        beside = closed_form(with_host(detail, lambda _: np.array([0.0, 0.5, 2.0])))
+        assert plain.iteration_s == beside.iteration_s[0]
+        for mine, other in zip(plain.stages, beside.stages, strict=True):
+            assert {category: value[0] for category, value in other.seconds.items()} == {HOST: 0.0, **mine.seconds}
+
+
+@thorough
+@given(program=programs(share=st.just(0.0), hosts=seconds), factor=st.floats(1.0, 3.0))
+def test_the_iteration_grows_with_the_time_to_issue_but_not_beyond_all_of_it(program, factor):
+    plain = listing(with_host(program, lambda _: 0.0)).iteration_s
+    hosted = listing(program).iteration_s
+    slower = listing(with_host(program, lambda host: factor * host)).iteration_s
+    all_of_it = sum(
+        float(task.host) for stage in make_plan(program).stages for item in stage.passes for task in item.block.tasks
+    )
+    rounding = 1 + 1e-12
+    assert plain <= hosted * rounding
+    assert hosted <= slower * rounding
+    assert hosted <= (plain + all_of_it) * rounding
+
+
+@thorough
+@given(program=programs(hosts=seconds))
+def test_tasks_on_one_stream_follow_one_another_and_take_no_less_than_their_time(program):
+    plan = make_plan(program)
+    rows = listing(program, timeline=True).timeline
+    alone = [float(task.seconds) for stage in plan.stages for item in stage.passes for task in item.block.tasks]
+    blocking = [task.blocking for stage in plan.stages for item in stage.passes for task in item.block.tasks]
+    assert np.all(rows.finish - rows.start >= np.array(alone) - 1e-9)
+    for stage in range(len(plan.stages)):
+        mine = (rows.stage == stage) & np.array(blocking, dtype=bool)
+        assert np.all(rows.start[mine][1:] >= rows.finish[mine][:-1] - 1e-9)
 
 
 @thorough

@@ -64,7 +64,7 @@ def run() -> TrainingRun:
     kernels = KernelConstants(
         "a100",
         {"bf16": GemmConstants(0.8, 0.8, 5e-6)},
-        AttentionConstants({"forward": 0.5}),
+        AttentionConstants({}, "flash2"),
         MemoryBoundConstants({"default": 0.8}, 3e-6),
     )
     return TrainingRun(

@@ -136,7 +136,13 @@ def test_every_kernel_constant_says_where_it_comes_from(name):
     kernels = load_kernel_profile(name)
     constants = {f"gemm.{dtype}.{each}" for dtype in kernels.gemm for each in ("sustained", "memory_efficiency")}
     constants |= {f"memory_bound.efficiency.{kind}" for kind in kernels.memory_bound.efficiency}
-    constants |= {"attention.efficiency.forward", "attention.efficiency.backward", "memory_bound.overhead"}
+    constants |= {
+        f"attention.libraries.{library}.{direction}.{each}"
+        for library in kernels.attention.libraries
+        for direction in ("forward", "backward")
+        for each in ("efficiency.128", "tile", "tail", "memory_efficiency", "overhead")
+    }
+    constants |= {"memory_bound.overhead"}
     assert constants <= set(kernels.provenance)
     assert all(origin.source.strip() for origin in kernels.provenance.values())
 

@@ -99,12 +99,12 @@ def test_the_interconnect_chooses_among_clusters_of_one_gpu(interpret: Any) -> N
         ("amp_bf16", "bf16"),
         ("fp16 or bf16 (not stated per table)", "bf16"),
         ("fp8", "fp8"),
-        ("fp8-cs", "fp8"),
-        ("fp8_mx", "fp8"),
+        ("fp8-cs", "fp8-current"),
+        ("fp8_mx", "mxfp8"),
         ("amp_fp8", "fp8"),
-        ("mxfp8", "fp8"),
+        ("mxfp8", "mxfp8"),
         ("fp8 rowwise", "fp8"),
-        ("nvfp4", "fp4"),
+        ("nvfp4", "nvfp4"),
     ],
 )
 def test_spellings_of_precision(interpret: Any, cell: str, precision: str) -> None:
@@ -120,7 +120,8 @@ def test_spellings_of_precision(interpret: Any, cell: str, precision: str) -> No
         ("Megatron-LM (Narayanan 2021), torch DDP", "megatron-2021-torch-ddp"),
         ("Narayanan et al.", "megatron-2021"),
         ("Megatron-LM (2022)", "megatron-2021"),
-        ("Megatron-DeepSpeed (BigScience)", "megatron-2021"),
+        ("Megatron-DeepSpeed (BigScience)", "megatron-deepspeed"),
+        ("nanotron, TP mode REDUCE_SCATTER", "nanotron"),
         ("NeMo (Megatron-Core)", "megatron-core"),
         ("Megatron-Bridge/Megatron-Core, NeMo 25.09", "megatron-core"),
         ("Megatron-LM 23e00ed + TE 2.11, torch 2.10", "megatron-core"),
@@ -136,9 +137,7 @@ def test_fully_sharded_stacks_are_skipped(interpret: Any, cell: str) -> None:
 
 
 def test_a_substitute_profile_is_noted(interpret: Any) -> None:
-    assert interpret(framework="Megatron-DeepSpeed").notes == (
-        "Megatron-DeepSpeed taken as megatron-2021, the nearest profile",
-    )
+    assert interpret(framework="Megatron-LM 2020-09").notes == ("the README's code of 2020 taken as megatron-2019",)
 
 
 def test_what_is_not_stated_is_left_to_the_framework(interpret: Any) -> None:

@@ -55,7 +55,12 @@ class Fit:
     at_bounds: tuple[str, ...]
 
 
-def fit_times(model: Callable[[Mapping[str, float]], Array], measured: Array, constants: Sequence[Constant]) -> Fit:
+def fit_times(
+    model: Callable[[Mapping[str, float]], Array],
+    measured: Array,
+    constants: Sequence[Constant],
+    tether: float = 0.0,
+) -> Fit:
     """Fit constants so that modelled times agree with measured ones in ratio.
 
     Residuals are log ratios under a soft-L1 loss, so that an outlier by a factor of ten pulls like a few points and
@@ -68,6 +73,9 @@ def fit_times(model: Callable[[Mapping[str, float]], Array], measured: Array, co
     measured : ndarray of float
         [s], shape (points,), all above zero.
     constants : sequence of Constant
+    tether : float
+        Share of the measurements' weight with which constants are drawn to their start (-): those that the data does
+        not determine stay there, the others hardly notice.
 
     Returns
     -------
@@ -86,13 +94,16 @@ def fit_times(model: Callable[[Mapping[str, float]], Array], measured: Array, co
     def times(logs: Array) -> Array:
         return model(dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
-    def log_ratios(logs: Array) -> Array:
+    start = np.log([constant.start for constant in constants])
+    pull = np.sqrt(tether * len(measured))
+
+    def residuals(logs: Array) -> Array:
         ratios: Array = np.log(times(logs) / measured)
-        return ratios
+        return ratios if tether == 0.0 else np.concatenate([ratios, pull * (logs - start)])
 
     found = least_squares(
-        log_ratios,
-        np.log([constant.start for constant in constants]),
+        residuals,
+        start,
         bounds=(least, most),
         loss="soft_l1",
         f_scale=0.05,

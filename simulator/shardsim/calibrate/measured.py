@@ -136,7 +136,7 @@ def read_measured(folder: Path | None = None) -> MeasuredTables:
         if family != "nccl":
             passed_over.append(f"{path.relative_to(folder)}: of {family or 'unknown origin'}, not NCCL")
             continue
-        table = _table(path)
+        table = read_table(path)
         lacking = [name for name in COLUMNS if name not in table.columns]
         if lacking:
             passed_over.append(f"{path.relative_to(folder)}: no column {', '.join(lacking)}")
@@ -158,7 +158,14 @@ def _meaning(path: Path) -> tuple[str, str, str]:
     return (above[-1] if above else "", version, family)
 
 
-def _table(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
+    """Read one table of the package, Parquet or CSV.
+
+    Raises
+    ------
+    InputError
+        No such table, or Parquet cannot be read.
+    """
     import pandas as pd  # noqa: PLC0415  # heavy, and only the fits need it
 
     try:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from shardsim.cli.calibrate_gemm import gemm
+from shardsim.cli.calibrate_host import host
 from shardsim.cli.lazy import NearNameGroup
 from shardsim.cli.options import count, json_option
 
@@ -16,6 +18,10 @@ _FILE = click.Path(path_type=Path)
 @click.group(cls=NearNameGroup)
 def calibrate() -> None:
     """Read measurements of your own cluster."""
+
+
+calibrate.add_command(gemm)
+calibrate.add_command(host)
 
 
 @calibrate.command(short_help="Outputs of nccl-tests: times of collectives.")

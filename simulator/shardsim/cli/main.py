@@ -38,6 +38,7 @@ COMMANDS = {
         "shardsim.cli.validate:validate", "Compare predictions with measured runs and collectives."
     ),
     "calibrate": LazyCommand("shardsim.cli.calibrate:calibrate", "Read measurements of your own cluster."),
+    "bench": LazyCommand("shardsim.cli.bench:bench", "Measure the GPU of this machine (needs PyTorch)."),
     "topology": LazyCommand(
         "shardsim.cli.topology:topology", "Show, draw or import a cluster; who talks to whom over which link."
     ),

@@ -9,12 +9,16 @@ import click
 
 from shardsim.cli.lazy import NearNameGroup
 from shardsim.cli.options import count, data_option, json_option
+from shardsim.cli.roofline import roofline
 from shardsim.errors import InputError
 
 
 @click.group(cls=NearNameGroup)
 def model() -> None:
     """Show what a model is made of."""
+
+
+model.add_command(roofline)
 
 
 @model.command(no_args_is_help=True)

@@ -119,6 +119,11 @@ def run_options(command: Command) -> Command:
     return _apply(command, _RUN_OPTIONS)
 
 
+def layer_options(command: Command) -> Command:
+    """Add every flag of a run except ``--model``, which is an argument where one layer is asked for."""
+    return _apply(command, _RUN_OPTIONS[1:])
+
+
 def layout_options(command: Command) -> Command:
     """Add the flags of a layout alone."""
     return _apply(command, _LAYOUT_OPTIONS)

@@ -9,6 +9,7 @@ import click
 
 from shardsim.cli.lazy import NearNameGroup
 from shardsim.cli.options import data_option, json_option
+from shardsim.cli.validate_gemms import gemms
 from shardsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ _FILE = click.Path(path_type=Path)
 @click.group(cls=NearNameGroup)
 def validate() -> None:
     """Compare predictions with measurements."""
+
+
+validate.add_command(gemms)
 
 
 @validate.command(short_help="Measured training runs: iteration times.")

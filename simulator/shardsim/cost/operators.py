@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shardsim.cost.kernels import attention_seconds, gemm_seconds, memory_bound_seconds
+from shardsim.cost.attention import attention_seconds
+from shardsim.cost.gemm import gemm_seconds
+from shardsim.cost.kernels import memory_bound_seconds
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import KernelConstants
 from shardsim.values.num import Num
@@ -23,7 +25,7 @@ def compute_seconds(
     device : Device
     constants : KernelConstants
     precision : str
-        Data type of the matrix products.
+        Data type of the matrix products that name none of their own.
 
     Returns
     -------
@@ -31,7 +33,7 @@ def compute_seconds(
         [s].
     """
     if isinstance(operator, Gemm):
-        return gemm_seconds(operator, device, constants, precision)
+        return gemm_seconds(operator, device, constants, operator.data_type or precision)
     if isinstance(operator, Attention):
-        return attention_seconds(operator, device, constants, precision)
+        return attention_seconds(operator, device, constants.attention, precision)
     return memory_bound_seconds(operator, device, constants)

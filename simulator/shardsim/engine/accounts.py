@@ -3,7 +3,7 @@
 Busy seconds follow from the plan, however often each block runs; waiting is what an engine finds out. A wait counts
 as what was waited for: ``pp`` while the message was under way, the category of a side stream's task while that was
 running, ``bubble`` otherwise. What blocking work takes longer because of what runs behind it counts as
-``interference``, whatever the work is.
+``interference``, whatever the work is. What the device waits for its host to issue work counts as ``host``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from shardsim.values.results import Execution, StageAccount, Timeline
 
 BUBBLE = "bubble"
 PIPELINE = "pp"
+HOST = "host"
 
 Larger: TypeAlias = Callable[[Num, Num], Num]
 """The larger of two numbers: ``max`` for scalars, ``numpy.maximum`` for arrays."""

@@ -15,13 +15,14 @@ from typing import TypeAlias, cast
 from simpy import Environment, Event
 from simpy.core import EmptySchedule
 
-from shardsim.engine.accounts import BUBBLE, PIPELINE, enqueue, execution
+from shardsim.engine.accounts import BUBBLE, HOST, PIPELINE, enqueue, execution
 from shardsim.engine.interference import INTERFERENCE
 from shardsim.engine.plan import (
     PassKey,
     PassPlan,
     Plan,
     Queued,
+    Run,
     Sync,
     make_plan,
     meeting_reason,
@@ -129,10 +130,11 @@ class _Later(Event):
 class _SideTask:
     """A task on a side stream, with what it still has to wait for."""
 
-    __slots__ = ("end", "row", "seconds", "waits")
+    __slots__ = ("earliest", "end", "row", "seconds", "waits")
 
-    def __init__(self, end: _Later, seconds: float, waits: list[_Later], row: int) -> None:
+    def __init__(self, end: _Later, earliest: float, seconds: float, waits: list[_Later], row: int) -> None:
         self.end = end
+        self.earliest = earliest
         self.seconds = seconds
         self.waits = waits
         self.row = row
@@ -160,9 +162,10 @@ class _SideStream:
                 task.waits.pop().callbacks.append(self._begin)
                 return
             task.waits.pop()
+        delay = max(task.earliest - self.env.now, 0.0)
         if self.trace is not None:
-            self.trace[0][task.row] = self.env.now
-        task.end.happen(task.seconds)
+            self.trace[0][task.row] = self.env.now + delay
+        task.end.happen(delay + task.seconds)
 
     def _finished(self, _: Event) -> None:
         task = self.tasks.popleft()
@@ -173,7 +176,7 @@ class _SideStream:
 
 
 class _Stage:
-    """The host of one stage: its clock is the environment's, its place in the order is the process's."""
+    """One stage: the clock of its device is the environment's, its place in the order is the process's."""
 
     def __init__(self, index: int, simulation: _Simulation, *, traced: bool) -> None:
         self.index = index
@@ -187,6 +190,11 @@ class _Stage:
         self.busy_until = 0.0
         if self.slowdown is not None:
             self.waits[INTERFERENCE] = 0.0
+        self.hosted = simulation.plan.hosted
+        self.synchronous = simulation.plan.synchronous_messages
+        self.issued = 0.0
+        if self.hosted:
+            self.waits[HOST] = 0.0
         self.position = 0
         self.waits_for = ""
         self.end = nan
@@ -199,30 +207,78 @@ class _Stage:
                 yield from self._receive(item.needs, float(item.message))
             ends: dict[int, tuple[str, _Later]] = {}
             for step in item.block.steps:
+                issued = self.issued
                 if isinstance(step, Queued):
                     self._queue(step, ends)
                 elif isinstance(step, Sync):
                     yield from self._sync(step, ends)
+                elif self.hosted and (gap := self._turn_to(step)):
+                    yield from self._late(step, gap, issued)
                 elif traced or self.busy_until > self.env.now:
                     yield from self._work(cast("tuple[float, ...]", step.seconds))
                 else:
                     for seconds in cast("tuple[float, ...]", step.seconds):
                         yield timeout(seconds)
             if item.sends is not None:
-                self.simulation.message(item.sends).happen(float(item.sends_seconds))
+                self._send(item.sends, float(item.sends_seconds))
         for stream in self.streams.values():
             yield from self._drain(stream)
         self.end = self.env.now
 
-    def _work(self, run: Iterable[float]) -> _Process:
-        """Run blocking tasks, slowed by what is under way on the side streams."""
+    def _late(self, run: Run, gap: float, issued: float) -> _Process:
+        """Run blocking tasks whose host is late, slowed by what is under way on the side streams or traced.
+
+        Each ends when it would if the host were never late, or if the device were never busy before, whichever is
+        later: what the device has to wait hides what it is slowed by. The run as a whole waits first.
+        """
+        env, trace = self.env, self.trace
+        device, launched, lost, until = env.now, -inf, 0.0, self.busy_until
+        slowdown = self.slowdown if until > env.now else None
+        if trace is None and slowdown is None:
+            for seconds in cast("tuple[float, ...]", run.seconds):
+                yield env.timeout(gap + seconds)
+                gap = 0.0
+            return
+        for seconds, (host, lag) in zip(
+            cast("tuple[float, ...]", run.seconds), cast("tuple[tuple[float, float], ...]", run.issue), strict=True
+        ):
+            start = max(device, launched, issued + lag)
+            launched = max(launched, issued + lag) + seconds
+            issued += host
+            extra = 0.0 if slowdown is None else float(slowdown.delay(seconds, device, until))
+            device += seconds + extra
+            lost += extra
+            if trace is not None:
+                trace[0].append(start)
+                trace[1].append(max(device, launched))
+            if slowdown is None:
+                yield env.timeout(gap + seconds)
+                gap = 0.0
+            else:
+                yield env.timeout(max(device, launched, env.now) - env.now)
+        if slowdown is not None:
+            self._count(INTERFERENCE, max(lost - gap, 0.0))
+
+    def _turn_to(self, step: Run | Sync) -> float:
+        """Let the host issue a step, and return how long that makes the device wait [s]."""
+        gap = max(self.issued + float(step.lag) - self.env.now, 0.0)
+        self._count(HOST, gap)
+        self.issued += float(step.host)
+        return gap
+
+    def _synchronise(self) -> None:
+        """Let the host wait for the device."""
+        self.issued = max(self.issued, self.env.now)
+
+    def _work(self, run: Iterable[float], gap: float = 0.0) -> _Process:
+        """Run blocking tasks, after a gap and slowed by what is under way on the side streams."""
         env, trace, slowdown = self.env, self.trace, self.slowdown
         for seconds in run:
-            begin, lasting = env.now, seconds
+            begin, lasting = env.now + gap, gap + seconds
             if slowdown is not None and self.busy_until > begin:
                 extra = float(slowdown.delay(seconds, begin, self.busy_until))
                 self._count(INTERFERENCE, extra)
-                lasting = seconds + extra
+                lasting = lasting + extra
             if trace is None:
                 yield env.timeout(lasting)
             else:
@@ -239,6 +295,13 @@ class _Stage:
         under_way = min(wait, seconds)
         self._count(PIPELINE, under_way)
         self._count(BUBBLE, wait - under_way)
+        if self.synchronous:
+            self._synchronise()
+
+    def _send(self, key: PassKey, seconds: float) -> None:
+        self.simulation.message(key).happen(seconds)
+        if self.synchronous:
+            self._synchronise()
 
     def _queue(self, step: Queued, ends: dict[int, tuple[str, _Later]]) -> None:
         stream = self._stream(step.stream)
@@ -249,14 +312,16 @@ class _Stage:
             row = len(self.trace[0])
             for column in self.trace:
                 column.append(nan)
+        if self.hosted:
+            self.issued += float(step.host)
         end = _Later(self.env)
         ends[step.number] = (step.category, end)
         if self.slowdown is not None:
             before = [event.planned for event in (*waits, *(last for _, last in stream.queued[-1:]))]
-            end.planned = max([self.env.now, *before]) + float(step.seconds)
+            end.planned = max([self.env.now, self.issued, *before]) + float(step.seconds)
             self.busy_until = max(self.busy_until, end.planned)
         enqueue(stream.queued, step.category, end)
-        stream.issue(_SideTask(end, float(step.seconds), waits, row))
+        stream.issue(_SideTask(end, self.issued, float(step.seconds), waits, row))
 
     def _sync(self, step: Sync, ends: dict[int, tuple[str, _Later]]) -> _Process:
         for index in step.waits:
@@ -264,23 +329,27 @@ class _Stage:
         for name in step.drains:
             if self._busy(name):
                 yield from self._drain(self.streams[name])
+        gap = self._turn_to(step) if self.hosted else 0.0
         if step.rendezvous:
-            yield from self._meet(step.rendezvous)
-        yield from self._work((float(step.seconds),))
+            yield from self._meet(step.rendezvous, gap)
+            gap = 0.0
+        yield from self._work((float(step.seconds),), gap)
+        if step.synchronises:
+            self._synchronise()
 
-    def _meet(self, name: str) -> _Process:
+    def _meet(self, name: str, gap: float) -> _Process:
         generation = self.attended.get(name, 0)
         self.attended[name] = generation + 1
         self.waits_for = meeting_reason(name, generation, self.simulation.plan.members[name])
-        yield from self._wait(BUBBLE, self.simulation.arrive(name, generation))
+        yield from self._wait(BUBBLE, self.simulation.arrive(name, generation, gap), gap)
 
     def _drain(self, stream: _SideStream) -> _Process:
         for category, end in stream.queued:
             yield from self._wait(category, end)
         stream.queued.clear()
 
-    def _wait(self, category: str, event: Event) -> _Process:
-        before = self.env.now
+    def _wait(self, category: str, event: Event, gap: float = 0.0) -> _Process:
+        before = self.env.now + gap
         yield event
         self._count(category, self.env.now - before)
 
@@ -305,7 +374,7 @@ class _Simulation:
         self.env = Environment()
         self.messages: dict[PassKey, _Later] = {}
         self.meetings: dict[tuple[str, int], _Later] = {}
-        self.present: dict[tuple[str, int], int] = {}
+        self.present: dict[tuple[str, int], tuple[int, float]] = {}
         self.stages = [_Stage(index, self, traced=traced) for index in range(len(plan.stages))]
         self.events = 0
 
@@ -319,14 +388,15 @@ class _Simulation:
         """Drop a message that has been received."""
         del self.messages[key]
 
-    def arrive(self, name: str, generation: int) -> _Later:
-        """Count a stage in at a meeting; it takes place when the last of its members arrives."""
+    def arrive(self, name: str, generation: int, gap: float) -> _Later:
+        """Count a stage in that arrives at a meeting after a gap; it takes place when the last of its members does."""
         key = (name, generation)
         if key not in self.meetings:
             self.meetings[key] = _Later(self.env)
-        self.present[key] = self.present.get(key, 0) + 1
-        if self.present[key] == len(self.plan.members[name]):
-            self.meetings[key].happen(0.0)
+        count, latest = self.present.get(key, (0, 0.0))
+        self.present[key] = count, latest = count + 1, max(latest, self.env.now + gap)
+        if count == len(self.plan.members[name]):
+            self.meetings[key].happen(latest - self.env.now)
         return self.meetings[key]
 
     def run(self, max_events: float) -> Execution:

@@ -43,7 +43,8 @@ def listing(program: Program, *, timeline: bool = False) -> Execution:
     if timeline:
         starts = [np.asarray(stage.starts, dtype=np.float64) for stage in stages]
         until = [np.asarray(stage.slowed_until, dtype=np.float64) for stage in stages]
-        rows = timeline_from_steps(plan, starts, until)
+        turned_to = [np.asarray(stage.turned_to, dtype=np.float64) for stage in stages]
+        rows = timeline_from_steps(plan, starts, until, turned_to)
     return execution(
         "listing", plan, [stage.waits for stage in stages], [stage.end for stage in stages], max, timeline=rows
     )

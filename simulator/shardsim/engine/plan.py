@@ -7,7 +7,7 @@ shared, a blocking task that has to `Sync` with others first, and a task that is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -17,7 +17,15 @@ import numpy as np
 
 from shardsim.engine.interference import Slowdown
 from shardsim.errors import ProgramError
-from shardsim.program.coalesce import free_runs, seconds_by_category, side_streams, total, waiting_problems
+from shardsim.program.coalesce import (
+    free_runs,
+    has_host,
+    run_lag,
+    seconds_by_category,
+    side_streams,
+    total,
+    waiting_problems,
+)
 from shardsim.values.num import Num, any_of
 from shardsim.values.program import Block, Pass, PassKind, PipelineSchedule, Program, Task
 
@@ -36,10 +44,18 @@ class Run(NamedTuple):
         Of each task [s].
     total : Num
         Of all of them [s].
+    issue : tuple of (Num, Num)
+        Of each task, the host's time to issue it, and how long after the host turns to it it starts at the earliest
+        [s]; empty where the program knows no host times.
+    host, lag : Num
+        The same of all of them [s].
     """
 
     seconds: tuple[Num, ...]
     total: Num
+    issue: tuple[tuple[Num, Num], ...] = ()
+    host: Num = 0.0
+    lag: Num = 0.0
 
 
 class Sync(NamedTuple):
@@ -55,12 +71,19 @@ class Sync(NamedTuple):
         Side streams that must be empty; its own among them where it shares one.
     rendezvous : str
         Meeting to attend, or empty.
+    host, lag : Num
+        The host's time to issue it, and how long after the host turns to it it starts at the earliest [s].
+    synchronises : bool
+        Whether the host waits for its end.
     """
 
     seconds: Num
     waits: tuple[int, ...]
     drains: tuple[str, ...]
     rendezvous: str
+    host: Num = 0.0
+    lag: Num = 0.0
+    synchronises: bool = False
 
 
 class Queued(NamedTuple):
@@ -76,6 +99,8 @@ class Queued(NamedTuple):
     waits : tuple of int
     drains : tuple of str
         Other side streams; what is queued on them now must have ended.
+    host : Num
+        The host's time to issue it [s].
     """
 
     number: int
@@ -84,6 +109,7 @@ class Queued(NamedTuple):
     seconds: Num
     waits: tuple[int, ...]
     drains: tuple[str, ...]
+    host: Num = 0.0
 
 
 Step: TypeAlias = Run | Sync | Queued
@@ -174,12 +200,18 @@ class Plan:
         Shape of the arrays over layouts, or None when every figure is a scalar.
     slowdown : Slowdown or None
         Of blocking work while side streams are busy, or None when nothing is slowed.
+    hosted : bool
+        Whether the program knows host times.
+    synchronous_messages : bool
+        Whether the host waits for the device wherever a stage receives or sends a message.
     """
 
     stages: tuple[StagePlan, ...]
     members: Mapping[str, tuple[int, ...]]
     shape: tuple[int, ...] | None
     slowdown: Slowdown | None = None
+    hosted: bool = False
+    synchronous_messages: bool = False
 
 
 def pass_name(kind: str, microbatch: int, chunk: int) -> str:
@@ -278,6 +310,7 @@ class _Planner:
         self.shapes: set[tuple[int, ...]] = set()
         self.side = side_streams(program)
         self.place = {virtual: index for index, virtual in enumerate(self.schedule.virtual_stages)}
+        self.hosted = _knows_host_times(program)
         self.message_seconds = {key: transfer.seconds for key, transfer in program.messages.items()}
 
     def plan(self) -> Plan:
@@ -301,7 +334,8 @@ class _Planner:
             self.problems.append(f"arrays of different shapes in one program: {sorted(self.shapes)}")
         if self.problems:
             raise ProgramError("\n".join(dict.fromkeys(self.problems)))
-        return Plan(tuple(stages), self.program.rendezvous_members, shape, slowdown)
+        synchronous = self.program.synchronous_messages
+        return Plan(tuple(stages), self.program.rendezvous_members, shape, slowdown, self.hosted, synchronous)
 
     def _slowdown(self) -> Slowdown | None:
         share = self.program.overlap_slowdown
@@ -402,23 +436,33 @@ class _Planner:
         steps: list[Step] = []
         for free, indices in free_runs(block.tasks, self.side[stage]):
             if free:
-                seconds = tuple(block.tasks[index].seconds for index in indices)
-                steps.append(Run(seconds, total(seconds)))
+                steps.append(self._run([block.tasks[index] for index in indices]))
             else:
                 steps.append(self._lone_step(stage, indices[0], block.tasks[indices[0]]))
         busy = seconds_by_category(task for task in block.tasks if task.blocking)
         return BlockPlan(block.tasks, tuple(steps), busy, total(task.flop for task in block.tasks))
+
+    def _run(self, tasks: Sequence[Task]) -> Run:
+        seconds = tuple(task.seconds for task in tasks)
+        if not self.hosted:
+            return Run(seconds, total(seconds))
+        issue = tuple((task.host, task.earliest) for task in tasks)
+        return Run(seconds, total(seconds), issue, total(task.host for task in tasks), run_lag(tasks))
 
     def _lone_step(self, stage: int, index: int, task: Task) -> Step:
         # A stream runs its tasks in order, so a blocking task also waits for those queued on its own.
         drains = tuple(stream for stream in task.drains if stream != task.stream)
         if task.blocking:
             own = (task.stream,) if task.stream in self.side[stage] else ()
-            return Sync(task.seconds, task.waits, own + drains, task.rendezvous)
-        return Queued(index, task.stream, task.category, task.seconds, task.waits, drains)
+            issue = (task.host, task.earliest, task.synchronises)
+            return Sync(task.seconds, task.waits, own + drains, task.rendezvous, *issue)
+        return Queued(index, task.stream, task.category, task.seconds, task.waits, drains, task.host)
 
     def _check_task(self, stage: int, block: Block, task: Task) -> None:
         good = self._is_time(task.seconds)
+        if self.hosted and not (self._is_time(task.host) and self._is_time(task.earliest)):
+            where = f"task {task.name!r} of block {block.name!r} on stage {stage}"
+            self.problems.append(_bad_time(f"to issue {where}", task.host))
         for number in (task.flop, *task.parts.values()):
             self._note_shape(number)
         if good and not task.rendezvous:
@@ -447,6 +491,11 @@ class _Planner:
             self.shapes.add(number.shape)
 
 
+def _knows_host_times(program: Program) -> bool:
+    blocks = (*program.blocks.values(), *program.last_blocks.values(), *program.epilogues)
+    return any(has_host(task) for block in {id(block): block for block in blocks}.values() for task in block.tasks)
+
+
 def _bad_time(where: str, seconds: Num) -> str:
     return f"{where} takes {seconds} s: not a finite, non-negative time"
 
@@ -454,3 +503,14 @@ def _bad_time(where: str, seconds: Num) -> str:
 def offsets(seconds: tuple[Num, ...]) -> list[float]:
     """Starts of a run's tasks, counted from the start of the run [s]."""
     return [0.0, *accumulate(float(value) for value in seconds[:-1])] if seconds else []
+
+
+def issue_offsets(run: Run) -> list[float]:
+    """How long after the host turned to a run each of its tasks starts at the earliest [s]."""
+    found: list[float] = []
+    issued = free = 0.0
+    for seconds, (host, lag) in zip(run.seconds, run.issue, strict=True):
+        found.append(max(free, issued + float(lag)))
+        issued += float(host)
+        free = found[-1] + float(seconds)
+    return found

@@ -60,7 +60,7 @@ def execute(program: Program, engine: EngineName, *, timeline: bool = False) -> 
 def _prediction(run: TrainingRun, program: Program, execution: Execution) -> Prediction:
     iteration_s = float(execution.iteration_s)
     gpus = int(run.layout.gpus)
-    peak = run.cluster.device.peak_flops[run.precision]
+    peak = run.cluster.device.peak_flops[run.peak_type]
     counted = float(model_flop(run.model, run.batch))
     executed = float(hardware_flop(run.model, run.batch, run.layout.recompute))
     attention = float(attention_flop(run.model, run.batch))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardsim.engine.plan import BlockPlan, Plan, Run, StagePlan, offsets
+from shardsim.engine.plan import BlockPlan, Plan, Run, StagePlan, issue_offsets, offsets
 from shardsim.values.results import PASS_KINDS, Timeline
 
 if TYPE_CHECKING:
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 
 def timeline_from_steps(
-    plan: Plan, starts: Sequence[NDArray[np.float64]], slowed_until: Sequence[NDArray[np.float64]]
+    plan: Plan,
+    starts: Sequence[NDArray[np.float64]],
+    slowed_until: Sequence[NDArray[np.float64]],
+    turned_to: Sequence[NDArray[np.float64]],
 ) -> Timeline:
-    """Build a timeline from the start of every step, and until when it is slowed.
+    """Build a timeline from the start of every step, until when it is slowed, and when the host turned to it.
 
     Parameters
     ----------
@@ -30,13 +33,16 @@ def timeline_from_steps(
         For each stage, the start of each step in order [s], shape (steps,).
     slowed_until : sequence of ndarray of float
         For each stage, until when blocking work in each step is slowed [s], shape (steps,).
+    turned_to : sequence of ndarray of float
+        For each stage, when the host turned to each step [s], shape (steps,); minus infinity where it is waited for
+        before the step starts.
 
     Returns
     -------
     Timeline
     """
     start, finish = [], []
-    for stage, found, until in zip(plan.stages, starts, slowed_until, strict=True):
+    for stage, found, until, host in zip(plan.stages, starts, slowed_until, turned_to, strict=True):
         after = {id(block): _offsets(block) for block, _ in stage.uses}
         sizes = {id(block): _step_sizes(block) for block, _ in stage.uses}
         lasting = {id(block): _seconds(block) for block, _ in stage.uses}
@@ -45,6 +51,12 @@ def timeline_from_steps(
         begin, busy = np.repeat(found, repeats), np.repeat(until, repeats)
         start.append(_later(plan, begin, _joined(after, blocks), busy))
         finish.append(_later(plan, start[-1], _joined(lasting, blocks), busy))
+        if plan.hosted:
+            # A task starts when the device is free and the host has issued it, whichever is later.
+            lags = {id(block): _lags(block) for block, _ in stage.uses}
+            issued = np.repeat(host, repeats) + _joined(lags, blocks)
+            start[-1] = np.maximum(start[-1], issued)
+            finish[-1] = np.maximum(finish[-1], issued + _joined(lasting, blocks))
     return _timeline(plan, np.concatenate(start), np.concatenate(finish))
 
 
@@ -182,6 +194,14 @@ def _offsets(block: BlockPlan) -> NDArray[np.float64]:
     values: list[float] = []
     for step in block.steps:
         values += offsets(step.seconds) if isinstance(step, Run) else [0.0]
+    return np.array(values, dtype=np.float64)
+
+
+def _lags(block: BlockPlan) -> NDArray[np.float64]:
+    """How long after the host turned to its step each task starts at the earliest [s]."""
+    values: list[float] = []
+    for step in block.steps:
+        values += issue_offsets(step) if isinstance(step, Run) else [0.0]
     return np.array(values, dtype=np.float64)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
-from shardsim.engine.accounts import BUBBLE, PIPELINE, Larger, enqueue
+from shardsim.engine.accounts import BUBBLE, HOST, PIPELINE, Larger, enqueue
 from shardsim.engine.interference import INTERFERENCE, Slowdown
 from shardsim.engine.plan import (
     PassKey,
@@ -45,16 +46,25 @@ class StageWalk:
         Start of every step, in order [s]; None when nobody asked.
     slowed_until : list of Num
         Until when the work of each of these steps is slowed [s]; not after its start where it is not.
+    turned_to : list of Num
+        When the host turned to each of these steps [s]; minus infinity where it holds up nothing in it.
     slowdown : Slowdown or None
         Of blocking work while side streams are busy.
+    synchronous_messages : bool
+        Whether the host waits for the device at every message.
     busy_until : Num or None
         Latest end of what was queued on the side streams [s]; None while that slows nothing.
+    issued : Num or None
+        Clock of the host [s]; None where the program knows no host times.
     """
 
     starts: list[Num] | None
     slowdown: Slowdown | None
+    synchronous_messages: bool
     slowed_until: list[Num] = field(default_factory=list)
+    turned_to: list[Num] = field(default_factory=list)
     busy_until: Num | None = None
+    issued: Num | None = None
     waits: dict[str, Num] = field(default_factory=lambda: {PIPELINE: 0.0, BUBBLE: 0.0})
     end: Num = 0.0
     position: int = 0
@@ -68,15 +78,49 @@ class StageWalk:
         self.waits[category] = self.waits.get(category, 0.0) + (moved - self.clock)
         self.clock = moved
 
+    def issue(self, host: Num, lag: Num, larger: Larger) -> Num | None:
+        """Move both clocks by the host's work before the device's, and return what the device had to wait for [s]."""
+        if self.issued is None:
+            return None
+        begin = larger(self.clock, self.issued + lag)
+        gap = begin - self.clock
+        self.waits[HOST] = self.waits[HOST] + gap
+        self.clock = begin
+        self.issued = self.issued + host
+        return gap
+
+    def synchronise(self, larger: Larger) -> None:
+        """Let the host wait for the device."""
+        if self.issued is not None:
+            self.issued = larger(self.issued, self.clock)
+
+    def messaged(self, larger: Larger) -> None:
+        """Take note that a message has been received or sent."""
+        if self.synchronous_messages:
+            self.synchronise(larger)
+
+    def run(self, step: Run, larger: Larger) -> None:
+        """Do blocking work that touches nothing shared; what its host makes it wait hides what it is slowed by."""
+        begin, until = self.clock, self.busy_until
+        self.note(begin, begin if until is None else until, self.issued)
+        gap = self.issue(step.host, step.lag, larger)
+        self.clock = self.clock + step.total
+        if self.slowdown is not None and until is not None:
+            extra = self.slowdown.delay(step.total, begin, until)
+            self.lose(extra if gap is None else larger(extra - gap, 0.0))
+
     def work(self, seconds: Num) -> None:
-        """Move the clock by blocking work, and count what it takes longer because of what runs behind it."""
+        """Do a single piece of blocking work that the host has issued."""
         begin, until = self.clock, self.busy_until
         self.note(begin, begin if until is None else until)
         self.clock = begin + seconds
         if self.slowdown is not None and until is not None:
-            extra = self.slowdown.delay(seconds, begin, until)
-            self.waits[INTERFERENCE] = self.waits[INTERFERENCE] + extra
-            self.clock = self.clock + extra
+            self.lose(self.slowdown.delay(seconds, begin, until))
+
+    def lose(self, extra: Num) -> None:
+        """Move the clock by what work takes longer because of what runs behind it."""
+        self.waits[INTERFERENCE] = self.waits[INTERFERENCE] + extra
+        self.clock = self.clock + extra
 
     def queue(self, begin: Num, end: Num, larger: Larger) -> None:
         """Take note of a task on a side stream."""
@@ -84,11 +128,12 @@ class StageWalk:
         if self.slowdown is not None:
             self.busy_until = end if self.busy_until is None else larger(self.busy_until, end)
 
-    def note(self, begin: Num, until: Num) -> None:
-        """Keep the start of a step, and until when it is slowed."""
+    def note(self, begin: Num, until: Num, turned_to: Num | None = None) -> None:
+        """Keep the start of a step, until when it is slowed, and when the host turned to it."""
         if self.starts is not None:
             self.starts.append(begin)
             self.slowed_until.append(until)
+            self.turned_to.append(-inf if turned_to is None else turned_to)
 
 
 def walk(plan: Plan, larger: Larger, smaller: Larger, *, traced: bool = False) -> list[StageWalk]:
@@ -114,12 +159,22 @@ def walk(plan: Plan, larger: Larger, smaller: Larger, *, traced: bool = False) -
     return _Walk(plan, larger, smaller, traced=traced).run()
 
 
+def _fresh(plan: Plan, *, traced: bool) -> StageWalk:
+    state = StageWalk([] if traced else None, plan.slowdown, plan.synchronous_messages)
+    if plan.slowdown is not None:
+        state.waits[INTERFERENCE] = 0.0
+    if plan.hosted:
+        state.waits[HOST] = 0.0
+        state.issued = 0.0
+    return state
+
+
 class _Walk:
     def __init__(self, plan: Plan, larger: Larger, smaller: Larger, *, traced: bool) -> None:
         self.plan = plan
         self.larger = larger
         self.smaller = smaller
-        self.stages = [StageWalk([] if traced else None, plan.slowdown) for _ in plan.stages]
+        self.stages = [_fresh(plan, traced=traced) for _ in plan.stages]
         self.arrived: dict[PassKey, Num] = {}
         self.present: dict[Meeting, dict[int, Num]] = {}
         self.waiting: dict[PassKey | Meeting, list[int]] = {}
@@ -155,8 +210,6 @@ class _Walk:
     def _stage(self, stage: int) -> Waiting:
         state = self.stages[stage]
         larger, smaller = self.larger, self.smaller
-        if state.slowdown is not None:
-            state.waits[INTERFERENCE] = 0.0
         on_the_wire: Num = 0.0
         idle: Num = 0.0
         for position, item in enumerate(self.plan.stages[stage].passes):
@@ -170,10 +223,11 @@ class _Walk:
                 on_the_wire = on_the_wire + under_way
                 idle = idle + (wait - under_way)
                 state.clock = begin
+                state.messaged(larger)
             ends: dict[int, tuple[str, Num]] = {}
             for step in item.block.steps:
                 if isinstance(step, Run):
-                    state.work(step.total)
+                    state.run(step, larger)
                 elif isinstance(step, Queued):
                     self._queue(state, step, ends)
                 else:
@@ -181,6 +235,7 @@ class _Walk:
             if item.sends is not None:
                 self.arrived[item.sends] = state.clock + item.sends_seconds
                 self._wake(item.sends)
+                state.messaged(larger)
         state.waits[PIPELINE] = state.waits[PIPELINE] + on_the_wire
         state.waits[BUBBLE] = state.waits[BUBBLE] + idle
         for queued in state.streams.values():
@@ -192,6 +247,9 @@ class _Walk:
         larger = self.larger
         queued = state.streams.setdefault(step.stream, [])
         begin = state.clock
+        if state.issued is not None:
+            state.issued = state.issued + step.host
+            begin = larger(begin, state.issued)
         if queued:
             begin = larger(begin, queued[-1][1])
         for index in step.waits:
@@ -213,9 +271,12 @@ class _Walk:
             for category, end in queued:
                 state.wait(category, end, self.larger)
             queued.clear()
+        state.issue(step.host, step.lag, self.larger)
         if step.rendezvous:
             yield from self._meet(stage, step.rendezvous)
         state.work(step.seconds)
+        if step.synchronises:
+            state.synchronise(self.larger)
 
     def _meet(self, stage: int, name: str) -> Waiting:
         state = self.stages[stage]

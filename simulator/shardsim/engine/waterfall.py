@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from shardsim.engine.accounts import HOST
 from shardsim.engine.interference import INTERFERENCE
 from shardsim.values.results import StageAccount, WaterfallStep
 
@@ -21,6 +22,7 @@ _TITLES = {
     "pp": "pipeline communication",
     "dp": "data-parallel communication",
     "optimizer": "optimizer and gradient norm",
+    HOST: "waiting for the host to launch kernels",
     INTERFERENCE: "slowed by overlapping communication",
     "bubble": "pipeline bubble and waiting for other stages",
 }

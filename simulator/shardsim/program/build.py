@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardsim.errors import InputError, Problem
+from shardsim.program.launch import after, as_graph, launch_seconds
 from shardsim.program.machine import Machine
 from shardsim.program.overlap import joined, regather_behind_dgrad
 from shardsim.values.num import Num, any_of
@@ -99,6 +100,7 @@ class _Builder:
             multiplicity=int(_first(layout.tp * layout.cp * layout.dp)),
             rendezvous_members=meetings,
             overlap_slowdown=self.overlap_slowdown,
+            synchronous_messages=self.synchronous_messages,
         )
 
     # ---- passes -----------------------------------------------------------------------------------------------
@@ -109,11 +111,17 @@ class _Builder:
             tasks = self.pieces.embedding_forward if content.embedding else self.pieces.arrival
             tasks += self.pieces.forward * content.layers
             tasks += self.pieces.head_forward if content.head else ()
-            return Block("forward", tasks)
+            return Block("forward", self.issued(tasks))
         parts = [self.pieces.head_backward if content.head else self.pieces.arrival]
         parts += [self.pieces.backward] * content.layers
         parts += [self.pieces.embedding_backward] if content.embedding else []
-        return Block("backward", joined(*parts))
+        return Block("backward", self.issued(joined(*parts)))
+
+    def issued(self, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+        """A pass as its host issues it."""
+        host = self.run.profile.host
+        whole = as_graph(tasks, host) if self.run.framework.cuda_graphs == "full" else tasks
+        return after(whole, host.passes)
 
     def releasing_backward(self, content: ChunkContent) -> Block:
         """The last backward pass through a chunk: each layer's gradients go to their reduction when they are ready."""
@@ -124,7 +132,7 @@ class _Builder:
         parts += [pieces.backward, self.released(parameters.layer)] * content.layers
         if content.embedding:
             parts += [pieces.embedding_backward, self.released(parameters.embedding)]
-        return Block("backward, releasing gradients", joined(*parts))
+        return Block("backward, releasing gradients", self.issued(joined(*parts)))
 
     @cached_property
     def pieces(self) -> _Pieces:
@@ -136,10 +144,15 @@ class _Builder:
         shape = (run.model, run.layout, run.batch, run.framework)
         gather = p2p_message(*shape).gather
         arrival: tuple[Operator, ...] = (Collective("gather stage input", "all_gather", "tp", gather),)
+
+        def layer(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+            return as_graph(tasks, run.profile.host) if run.framework.cuda_graphs == "layers" else tasks
+
+        again = tasks(recomputed_forward(*shape), recomputed=True)
         return _Pieces(
             arrival=tasks(arrival),
-            forward=tasks(layer_forward(*shape)),
-            backward=joined(tasks(recomputed_forward(*shape), recomputed=True), backward(layer_backward(*shape))),
+            forward=layer(tasks(layer_forward(*shape))),
+            backward=layer(joined(again, backward(layer_backward(*shape)))),
             embedding_forward=tasks(embedding_forward(*shape)),
             embedding_backward=tasks(embedding_backward(*shape)),
             head_forward=tasks(head_forward(*shape)),
@@ -170,6 +183,11 @@ class _Builder:
     @property
     def gathers_inputs_again(self) -> bool:
         return self.run.layout.sp and any_of(self.run.layout.tp > 1)
+
+    @property
+    def synchronous_messages(self) -> bool:
+        policy = self.run.framework.synchronous_messages
+        return policy == "always" or (policy == "not_interleaved" and self.schedule.chunks == 1)
 
     @property
     def shares_embedding(self) -> bool:
@@ -211,7 +229,8 @@ class _Builder:
             algorithm=bucket.algorithm,
             provenance=bucket.provenance,
         )
-        return (Task("reduce gradients", "dp", "dp", transfer.seconds, transfer=transfer, blocking=False),)
+        host = buckets * launch_seconds(reduction, self.run.profile.host, transfer.seconds)
+        return (Task("reduce gradients", "dp", "dp", transfer.seconds, transfer=transfer, blocking=False, host=host),)
 
     def epilogue(self, stage: int) -> Block:
         """What follows the last pass of a stage: reduction of gradients, their norm, optimizer, parameter gather."""
@@ -227,7 +246,8 @@ class _Builder:
             reduce = machine.task(embedding_gradient_reduction(run.model, run.layout, run.framework))
             tasks += (replace(reduce, category="dp", rendezvous="tied embedding"),)
         norm = machine.task(gradient_norm(run.layout))
-        tasks += (replace(norm, category="optimizer", rendezvous="gradient norm"),)
+        # The host reads the norm, to clip by it and to see whether the step is to be skipped.
+        tasks += (replace(norm, category="optimizer", rendezvous="gradient norm", synchronises=True),)
         tasks += (machine.task(optimizer_step(parameters, run.layout, run.framework, self.stage_tensors(stage))),)
         tasks += tuple(machine.task(gather) for gather in parameter_gather(parameters, run.layout, run.framework))
         return Block("epilogue", tasks)

@@ -1,9 +1,9 @@
 """Coalescing: runs of operators that touch nothing shared become one task each.
 
-A blocking task that waits for nothing but its turn, and stays inside its NVLink domain, only moves its stage's clock. A
-run of such tasks moves it by the sum of their durations, so the engines need one step for the whole run, and the result
-is the same. Coalesced throughout, a program is the price list: seconds by stage, pass and chunk, as scalars or as
-arrays over layouts.
+A blocking task that waits for nothing but its turn, and stays inside its NVLink domain, only moves its stage's clocks,
+that of its device and that of its host. A run of such tasks moves them as one task would (`run_lag`), so the engines
+need one step for the whole run, and the result is the same. Coalesced throughout, a program is the price list: seconds
+by stage, pass and chunk, as scalars or as arrays over layouts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import reduce
 from itertools import groupby
 
 from shardsim.errors import ProgramError
-from shardsim.values.num import Num, any_of
+from shardsim.values.num import Num, any_of, larger
 from shardsim.values.program import Block, Program, Task
 
 MIXED = "mixed"
@@ -158,9 +158,51 @@ def seconds_by_category(tasks: Iterable[Task]) -> dict[str, Num]:
     return seconds
 
 
+def run_lag(tasks: Sequence[Task]) -> Num:
+    """How long after the host turns to a run of blocking tasks it starts at the earliest, then without a break.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+
+    Returns
+    -------
+    Num
+        [s].
+
+    Notes
+    -----
+    Task i starts at the latest of the end of the one before and of ``H + l_1 + .. + l_(i-1) + lag_i``, with ``H`` the
+    host's clock before the run and ``l`` the times to issue each. So a run of work ``s_1 .. s_n`` that finds the device
+    free at ``C`` ends at ``max(C, H + lag) + s_1 + .. + s_n`` with
+    ``lag = max_i (l_1 + .. + l_(i-1) + lag_i - s_1 - .. - s_(i-1))``: two such runs in a row are one again.
+    """
+    lag: Num = 0.0
+    ahead: Num = 0.0
+    for task in tasks:
+        lag = larger(lag, ahead + task.earliest)
+        ahead = ahead + (task.host - task.seconds)
+    return lag
+
+
+def has_host(task: Task) -> bool:
+    """Whether issuing a task takes time, as far as is known.
+
+    Parameters
+    ----------
+    task : Task
+
+    Returns
+    -------
+    bool
+    """
+    takes_time = task.host != 0.0
+    return task.lag is not None or (takes_time if isinstance(takes_time, bool) else any_of(takes_time))
+
+
 def _is_free(task: Task, side: frozenset[str]) -> bool:
     shared = task.waits or task.drains or task.rendezvous or task.stream in side or _meets_others(task)
-    return task.blocking and not shared
+    return task.blocking and not shared and not task.synchronises
 
 
 def _meets_others(task: Task) -> bool:
@@ -201,4 +243,6 @@ def _merge(tasks: Sequence[Task]) -> Task:
         seconds=total(task.seconds for task in tasks),
         flop=total(task.flop for task in tasks),
         parts=parts if len(parts) > 1 else {},
+        host=total(task.host for task in tasks),
+        lag=run_lag(tasks) if any(has_host(task) for task in tasks) else None,
     )

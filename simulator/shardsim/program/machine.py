@@ -8,6 +8,7 @@ from functools import cached_property
 
 from shardsim.cost.collectives import collective_transfer, message_transfer
 from shardsim.cost.operators import compute_seconds
+from shardsim.program.launch import launch_seconds
 from shardsim.topology.shape import PipelineHop, group_shape, pipeline_hop
 from shardsim.values.hardware import GroupShape
 from shardsim.values.num import Num, any_of
@@ -73,12 +74,14 @@ class Machine:
         """
         if isinstance(operator, Collective):
             transfer = self.transfer(operator)
-            return Task(operator.name, operator.axis, operator.axis, transfer.seconds, transfer=transfer)
+            host = launch_seconds(operator, self.run.profile.host, transfer.seconds)
+            return Task(operator.name, operator.axis, operator.axis, transfer.seconds, transfer=transfer, host=host)
         run = self.run
-        seconds = compute_seconds(operator, run.cluster.device, run.profile.kernels, run.precision)
+        seconds = compute_seconds(operator, run.cluster.device, run.profile.kernels, run.wide_type)
         flop = 0.0 if isinstance(operator, OptimizerStep) else operator.flop
         category = "recompute" if recomputed else category_of(operator)
-        return Task(operator.name, "compute", category, seconds, flop=flop)
+        host = launch_seconds(operator, run.profile.host, seconds)
+        return Task(operator.name, "compute", category, seconds, flop=flop, host=host)
 
     def tasks(self, operators: Iterable[Operator], *, recomputed: bool = False) -> tuple[Task, ...]:
         """Tasks of several operators, without those that take no time (collectives of one rank)."""

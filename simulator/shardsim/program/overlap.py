@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from shardsim.values.operators import Collective, Gemm, Operator
+from shardsim.values.operators import Collective, Elementwise, Gemm, Operator
 from shardsim.values.program import Task
 
 
 def regather_behind_dgrad(pairs: Iterable[tuple[Operator, Task]]) -> tuple[Task, ...]:
     """Let the inputs that sequence parallelism gathers again arrive while the input gradient is computed.
 
-    Only the weight gradient needs them, which comes after (arXiv 2205.05198 §4.2.2).
+    Only the weight gradient needs them, and what prepares it, which come after (arXiv 2205.05198 §4.2.2).
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def regather_behind_dgrad(pairs: Iterable[tuple[Operator, Task]]) -> tuple[Task,
     Returns
     -------
     tuple of Task
-        The gathers do not block, and the next weight gradient waits for each.
+        The gathers do not block, and the next operator of a weight gradient waits for each.
     """
     tasks: list[Task] = []
     arriving: int | None = None
@@ -30,7 +30,7 @@ def regather_behind_dgrad(pairs: Iterable[tuple[Operator, Task]]) -> tuple[Task,
         if isinstance(operator, Collective) and operator.axis == "tp" and operator.role == "wgrad":
             arriving = len(tasks)
             tasks.append(replace(task, blocking=False))
-        elif arriving is not None and isinstance(operator, Gemm) and operator.role == "wgrad":
+        elif arriving is not None and isinstance(operator, Gemm | Elementwise) and operator.role == "wgrad":
             tasks.append(replace(task, waits=(arriving,)))
             arriving = None
         else:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from shardsim.cost.attention import HEAD_DIMS, efficiency_at, library_of, padded
+from shardsim.cost.gemm import PEAK_OF
 from shardsim.schema.changes import SOURCE as SET_BY_USER
-from shardsim.units import format_bandwidth, format_flop_rate
+from shardsim.units import format_bandwidth, format_flop_rate, format_time
 from shardsim.values.hardware import Link, LinkConstants
 from shardsim.values.num import Num, any_of
 from shardsim.values.provenance import Provenance
@@ -24,7 +27,7 @@ def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
     -------
     tuple of CostNote
     """
-    return (*_compute(run), *_links(run), *_interference(run))
+    return (*_compute(run), *_host(run), *_links(run), *_interference(run))
 
 
 def _compute(run: TrainingRun) -> Iterator[CostNote]:
@@ -33,18 +36,61 @@ def _compute(run: TrainingRun) -> Iterator[CostNote]:
     def note(title: str, text: str, constant: str) -> CostNote:
         provenance, measured_on = kernels.provenance[constant], kernels.measured_on[constant.partition(".")[0]]
         here = device.name in measured_on and SET_BY_USER not in device.source
-        return CostNote(title, text, provenance if here else _elsewhere(provenance, ", ".join(measured_on)))
+        found = provenance if here else _elsewhere(provenance, ", ".join(measured_on))
+        return CostNote(title, text, priced_alike(run, found) if constant.startswith("gemm.fp8.") else found)
 
-    share, peak = kernels.gemm[run.precision].sustained, device.peak_flops[run.precision]
-    text = f"{share:.1%} of {format_flop_rate(peak)} {run.precision}"
-    yield note("matrix products, sustained", text, f"gemm.{run.precision}.sustained")
-    if run.framework.attention == "flash":
-        for direction, share in kernels.attention.efficiency.items():
-            yield note(f"fused attention, {direction}", f"{share:.1%} of peak", f"attention.efficiency.{direction}")
+    low = run.framework.low_precision
+    types = {run.wide_type: "matrix products"}
+    if low is not None:
+        types = {run.linear_type: f"linear layers ({low})", run.wide_type: "other matrix products"}
+    for data_type, what in types.items():
+        share, peak = kernels.gemm[data_type].sustained, device.peak_flops[PEAK_OF.get(data_type, data_type)]
+        text = f"{share:.1%} of {format_flop_rate(peak)} {data_type}"
+        yield note(f"{what}, sustained", text, f"gemm.{data_type}.sustained")
+    if run.framework.attention != "unfused":
+        yield from _attention(run, note)
     memory = format_bandwidth(device.memory_bandwidth)
     for kind in _kernels_of(run):
         share = kernels.memory_bound.efficiency[kind]
         yield note(f"{kind} kernels", f"{share:.1%} of {memory}", f"memory_bound.efficiency.{kind}")
+
+
+def _attention(run: TrainingRun, note: Callable[[str, str, str], CostNote]) -> Iterator[CostNote]:
+    """The library that was taken, and its share of peak at the model's head dimension, from the nearest measured."""
+    constants, width = run.profile.kernels.attention, run.model.head_dim
+    library = library_of(run.framework.attention, constants)
+    built = padded(width, HEAD_DIMS[library])
+    asked = " (best of its profile)" if run.framework.attention == "flash" else ""
+    for direction in ("forward", "backward"):
+        shares = getattr(constants.libraries[library], direction).efficiency
+        nearest = min(shares, key=lambda measured: abs(measured - built))
+        found = note(
+            f"fused attention by {library}{asked}, {direction}",
+            f"{efficiency_at(built, shares):.1%} of peak inside a tile, head dimension {width}"
+            + (f" run as {built}" if built != width else ""),
+            f"attention.libraries.{library}.{direction}.efficiency.{nearest}",
+        )
+        if built not in shares and found.provenance.basis != "assumed":
+            source = f"between head dimensions {', '.join(str(d) for d in shares)}: {found.provenance.source}"
+            found = replace(found, provenance=replace(found.provenance, basis="interpolated", source=source))
+        yield found
+
+
+def _host(run: TrainingRun) -> Iterator[CostNote]:
+    host = run.profile.host
+    graphs = run.framework.cuda_graphs
+    captured = {"none": "", "layers": ", layers in CUDA graphs", "full": ", passes in CUDA graphs"}[graphs]
+    for constant, title in (("forward", "launch of a forward kernel"), ("backward", "launch of a backward kernel")):
+        if constant in host.provenance:
+            text = f"{format_time(getattr(host, constant))} of the host ({host.name}{captured})"
+            yield CostNote(title, text, host.provenance[constant])
+
+
+def priced_alike(run: TrainingRun, provenance: Provenance) -> Provenance:
+    """Products in MXFP8 were not measured: those with one scale a tensor stand for them."""
+    if run.framework.low_precision != "mxfp8":
+        return provenance
+    return Provenance("assumed", f"MXFP8 as fast as fp8 with one scale a tensor: {provenance.source}")
 
 
 def _elsewhere(provenance: Provenance, product: str) -> Provenance:
@@ -58,6 +104,8 @@ def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
     """Kinds of memory-bound kernel that weigh most, those the profile knows."""
     model = run.model
     kinds = [model.norm, model.activation, "add", "optimizer"]
+    if run.framework.low_precision is not None:
+        kinds.append("quantize")
     if run.framework.attention == "unfused":
         kinds.append("softmax")
     return tuple(kind for kind in kinds if kind in run.profile.kernels.memory_bound.efficiency)

@@ -7,16 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from shardsim.cost.attention import library_of
 from shardsim.errors import InputError, Problem
+from shardsim.program.misaligned import misaligned
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
 from shardsim.schema.hardware import load_cluster, load_fabric_profile
+from shardsim.schema.hosts import load_host_profile
 from shardsim.schema.kernels import load_kernel_profile
 from shardsim.schema.model import load_model
 from shardsim.schema.run import RunRequest
 from shardsim.values.hardware import Cluster, Profile
-from shardsim.values.training import DEFAULT_ORDER, Batch, Framework, Layout, TrainingRun
+from shardsim.values.training import DEFAULT_ORDER, NARROW_TYPE, Batch, Framework, Layout, LowPrecision, TrainingRun
 from shardsim.workload.allocations import stage_allocations
+from shardsim.workload.attention import softmax_warning
 from shardsim.workload.schedules import make_schedule, peak_in_flight
 from shardsim.workload.validity import check
 
@@ -49,19 +53,28 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
         raise InputError(problems)
     kernels = _try(problems, lambda: load_kernel_profile(cluster.device.compute_profile, data, changes=request.set))
     fabric = _try(problems, lambda: load_fabric_profile(cluster.fabric_profile, data, changes=request.set))
-    if kernels is None or fabric is None:
+    launching = dict(request.set)
+    named = str(launching.pop("host", framework.host_profile))
+    host = _try(problems, lambda: load_host_profile(named, data, changes=launching))
+    if kernels is None or fabric is None or host is None:
         raise InputError(problems)
-    profile = Profile(kernels, fabric)
+    profile = Profile(kernels, fabric, host)
     precision = _precision(request, cluster, framework, profile, problems)
+    framework = replace(framework, low_precision=next((name for name in NARROW_TYPE if name == precision), None))
     gpus = _gpus(request, problems)
     layout, batch = _layout(request, framework, gpus), _batch(request)
     found, warnings = check(model, layout, batch, gpus, framework)
     problems += found
+    if framework.attention != "unfused":
+        _try(problems, lambda: library_of(framework.attention, kernels.attention))
     if problems:
         raise InputError(problems)
     layout = replace(layout, dp=round(float(layout.dp)), sp=layout.sp and request.layout.tp > 1)
     warnings = (*warnings, *_assumptions(request, cluster, framework, precision, gpus))
+    apart = softmax_warning(model, layout, batch, framework)
+    warnings = warnings if apart is None else (*warnings, apart)
     run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, warnings)
+    run = replace(run, warnings=(*warnings, *misaligned(run)))
     return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))
 
 
@@ -83,12 +96,24 @@ def _framework(
 def _precision(
     request: RunRequest, cluster: Cluster, framework: Framework, profile: Profile, problems: list[Problem]
 ) -> str:
-    precision = request.precision or framework.default_precision
-    usable = sorted(set(profile.kernels.gemm) & set(cluster.device.peak_flops))
-    if precision not in usable:
-        what = f"no measured matrix-product rate for precision {precision!r} on {cluster.device.name}"
+    asked = request.precision or framework.default_precision
+    has_low = framework.fp8_recipe != "none"
+    precision = framework.fp8_recipe if asked == "fp8" and has_low else asked
+    types = set(profile.kernels.gemm) & set(cluster.device.peak_flops)
+    low = [name for name in NARROW_TYPE if has_low and _runs(name, types, set(profile.kernels.gemm))]
+    usable = [*sorted(types - {"fp8", "fp4"}), *low]
+    if precision in (*NARROW_TYPE, "fp8") and not has_low:
+        problems.append(Problem(f"{framework.name} has no {asked}", "precision", f"one of {', '.join(usable)}"))
+    elif precision not in usable:
+        what = f"no measured matrix-product rate for precision {asked!r} on {cluster.device.name}"
         problems.append(Problem(what, "precision", f"one of {', '.join(usable)}"))
     return precision
+
+
+def _runs(low_precision: LowPrecision, types: set[str], priced: set[str]) -> bool:
+    """Whether a device has what a recipe needs: scales of blocks of 32 and 16 are Blackwell's, which brought FP4."""
+    blackwell = low_precision not in ("mxfp8", "nvfp4") or "fp4" in types
+    return "fp8" in types and blackwell and NARROW_TYPE[low_precision] in priced
 
 
 def _gpus(request: RunRequest, problems: list[Problem]) -> int:

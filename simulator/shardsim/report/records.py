@@ -143,7 +143,7 @@ def peak_name(prediction: Prediction) -> str:
     str
         Such as ``a100-sxm-80gb dense bf16``.
     """
-    return f"{prediction.run.cluster.device.name} dense {prediction.run.precision}"
+    return f"{prediction.run.cluster.device.name} dense {prediction.run.peak_type}"
 
 
 def record_json(record: Mapping[str, Any]) -> str:

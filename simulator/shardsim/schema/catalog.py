@@ -20,6 +20,7 @@ CatalogKind = Literal[
     "attention-profile",
     "memory-bound-profile",
     "fabric-profile",
+    "host-profile",
     "model",
     "framework",
 ]
@@ -33,6 +34,7 @@ FOLDERS: MappingProxyType[CatalogKind, str] = MappingProxyType(
         "attention-profile": "topologies/profiles/attention",
         "memory-bound-profile": "topologies/profiles/memory-bound",
         "fabric-profile": "topologies/profiles/fabrics",
+        "host-profile": "topologies/profiles/hosts",
         "model": "workloads/models",
         "framework": "workloads/frameworks",
     }

@@ -12,7 +12,7 @@ from shardsim.schema.loader import Document, KeyPath
 
 Changes = Mapping[str, str | int | float | bool]
 
-PREFIXES = ("cluster", "device", "kernels", "fabric")
+PREFIXES = ("cluster", "device", "kernels", "fabric", "host")
 """What a change begins with: the file that it changes."""
 
 SOURCE = "set by the user"
@@ -46,7 +46,7 @@ def changed(document: Document, changes: Changes, prefix: str) -> Document:
     changes : mapping of str to value
         By dotted key. Where the file has a figure with its source, the figure is replaced and the source says so; a
         changed constant of a profile becomes an assumed one.
-    prefix : {"cluster", "device", "kernels", "fabric"}
+    prefix : {"cluster", "device", "kernels", "fabric", "host"}
 
     Returns
     -------

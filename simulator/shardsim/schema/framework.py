@@ -10,9 +10,9 @@ from pydantic import Field
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, Share, Size, StrictModel, Text
-from shardsim.schema.catalog import find
+from shardsim.schema.catalog import find, is_path
 from shardsim.schema.loader import Document, check, load_yaml
-from shardsim.values.training import Framework, OverlapPolicy, Recompute
+from shardsim.values.training import AttentionKind, CudaGraphs, Framework, MessagePolicy, OverlapPolicy, Recompute
 
 
 class FrameworkFile(StrictModel):
@@ -20,8 +20,11 @@ class FrameworkFile(StrictModel):
 
     title: Text = Field(description="a few words for people")
     sources: Mapping[str, Text] = Field(min_length=1, description="publications, by what they are cited for")
-    attention: Literal["unfused", "flash"] = Field(description="unfused writes the score matrix to memory")
+    attention: AttentionKind = Field(
+        description="unfused writes the score matrix to memory; flash is the best fused library measured on the device"
+    )
     fused_softmax: bool = Field(description="scale, mask and softmax in one kernel")
+    fused_softmax_max_seq: Count = Field(default=2048, description="longest sequence the fused softmax takes")
     fused_bias_activation: bool = Field(description="bias and activation in one kernel")
     fused_bias_dropout_add: bool = Field(description="bias, dropout and residual in one kernel")
     fused_optimizer: bool = Field(description="multi-tensor kernels for the optimizer step")
@@ -37,7 +40,10 @@ class FrameworkFile(StrictModel):
     gradient_bytes: Literal[2, 4] = Field(description="bytes of a gradient element, held and on the wire")
     recipe: Literal["fp16", "bf16", "fp32"] = Field(description="precision recipe: which copies exist")
     default_recompute: Recompute
-    default_precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+    default_precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+    fp8_recipe: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8"] = Field(
+        default="none", description="what precision fp8 stands for; none where the framework has no low precision"
+    )
     default_zero: Literal[0, 1, 2, 3]
     sequence_parallel: bool = Field(description="whether SP is on by default where TP > 1")
     vocab_multiple: Count = Field(description="a rank's part of the vocabulary is a multiple of this")
@@ -45,6 +51,11 @@ class FrameworkFile(StrictModel):
     loss_in_place: bool = Field(description="the loss overwrites its fp32 logits")
     allocated_share: Share = Field(description="tensors over memory reserved by the caching allocator, at the peak")
     context: Size = Field(description="device memory before the first tensor")
+    host: Text = Field(description="name of a file in topologies/profiles/hosts, or a path")
+    cuda_graphs: CudaGraphs = Field(description="what is captured and launched as a whole: none, layers or full passes")
+    synchronous_messages: MessagePolicy = Field(
+        description="schedules under which the host waits for the device at every pipeline message"
+    )
 
 
 def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> Framework:
@@ -77,11 +88,12 @@ def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | No
     document = load_yaml(path)
     file = check(document, FrameworkFile)
     _refuse_contradictions(document, file)
-    flags = file.model_dump(exclude={"title", "sources", "bucket", "context"})
+    flags = file.model_dump(exclude={"title", "sources", "bucket", "context", "host"})
     return Framework(
         name=path.stem,
         bucket_bytes=file.bucket,
         context_bytes=file.context,
+        host_profile=str(path.parent / file.host) if is_path(file.host) else file.host,
         source="; ".join(file.sources.values()),
         **flags,
     )

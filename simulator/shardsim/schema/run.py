@@ -89,7 +89,11 @@ class RunRequest(StrictModel):
     gpus: Count | None = Field(default=None, description="GPUs in all; may be left out where dp is given")
     layout: LayoutRequest = LayoutRequest()
     batch: BatchRequest
-    precision: Text | None = Field(default=None, description="data type of the matrix products")
+    precision: Text | None = Field(
+        default=None,
+        description="data type of the matrix products: bf16, fp16, ...; fp8 by the framework's recipe, or fp8-delayed, "
+        "fp8-current, fp8-block, mxfp8, nvfp4",
+    )
     framework: Text | None = Field(default=None, description="framework profile; the cluster's usual one if left out")
     set: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="changes to the hardware, such as cluster.nvlink.bandwidth: 450 GB/s"

@@ -55,6 +55,7 @@ _PREFIX: dict[CatalogKind, str] = {
     "device": "device",
     "cluster": "cluster",
     "fabric-profile": "fabric",
+    "host-profile": "host",
 }
 
 

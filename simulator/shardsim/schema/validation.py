@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from shardsim.schema.base import StrictModel, Text
 from shardsim.schema.loader import check, load_yaml
 from shardsim.schema.locate import data_roots
+from shardsim.values.operators import MatrixLayout
+from shardsim.values.training import NARROW_TYPE
 
 FILE = "workloads/measured/names.yaml"
+LAYOUTS: Mapping[str, MatrixLayout] = {
+    "": "tn",
+    **{layout: layout for layout in get_args(MatrixLayout)},
+    "forward": "tn",
+    "dgrad": "nn",
+    "wgrad": "nt",
+}
+"""Words, in lower case, for how operands lie; without any, as a linear layer has them forward."""
 
 
 class NameRule(StrictModel):
@@ -100,6 +110,8 @@ class MeasuredNames(StrictModel):
         From the cells ``gpu``, ``precision``, ``framework``, ``schedule``, ``recompute`` and ``zero_stage``.
     collectives : tuple of NameRule
         Clusters, from the ``gpu`` cell of a table of collectives.
+    devices : tuple of NameRule
+        From the ``gpu`` cell of a table of matrix products.
     architectures : mapping of str to ModelTraits
         By the ``arch_class`` cell.
     """
@@ -112,6 +124,7 @@ class MeasuredNames(StrictModel):
     schedules: tuple[NameRule, ...] = ()
     recompute: tuple[NameRule, ...] = ()
     sharding: tuple[NameRule, ...] = ()
+    devices: tuple[NameRule, ...] = ()
     architectures: dict[str, ModelTraits] = Field(default_factory=dict)
 
 
@@ -185,5 +198,27 @@ def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
         schedules=tuple(rule for names in found for rule in names.schedules),
         recompute=tuple(rule for names in found for rule in names.recompute),
         sharding=tuple(rule for names in found for rule in names.sharding),
+        devices=tuple(rule for names in found for rule in names.devices),
         architectures=architectures,
     )
+
+
+def data_type(text: str, known: Collection[str], rules: MeasuredNames) -> str:
+    """Give the name under which a profile has a data type; the text itself where no rule knows it.
+
+    Parameters
+    ----------
+    text : str
+        As a table has it, such as ``torch.bfloat16``.
+    known : collection of str
+        Names that profiles use; these come first.
+    rules : MeasuredNames
+
+    Returns
+    -------
+    str
+    """
+    folded = text.strip().casefold()
+    rule = None if folded in known else first_match(rules.precisions, folded)
+    name = folded if rule is None or rule.name is None else rule.name
+    return next((narrow for precision, narrow in NARROW_TYPE.items() if precision == name), name)

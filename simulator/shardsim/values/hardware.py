@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardsim.values.host import NO_HOST_TIME, HostConstants
 from shardsim.values.kernels import KernelConstants
 from shardsim.values.num import Num
 from shardsim.values.provenance import Provenance
@@ -296,7 +297,9 @@ class Profile:
     ----------
     kernels : KernelConstants
     fabric : FabricConstants
+    host : HostConstants
     """
 
     kernels: KernelConstants
     fabric: FabricConstants
+    host: HostConstants = NO_HOST_TIME

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from shardsim.values.num import Num
+from shardsim.values.num import Num, smaller, where
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
 GradientRole = Literal["forward", "dgrad", "wgrad"]
+MatrixLayout = Literal["tn", "nn", "nt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,15 @@ class Gemm:
     role : {"forward", "dgrad", "wgrad"}
     attention : bool
         Whether it is one of the score-matrix products, which selective recompute repeats.
+    layout : {"tn", "nn", "nt"}
+        How the operands lie in memory, in the words of BLAS: ``tn`` has k contiguous in both (y = x Wᵀ, a linear layer
+        forward), ``nn`` k in the first and n in the second (input gradient), ``nt`` m and n (weight gradient).
+    output_bytes : int or None
+        Bytes of an element of the result, where they differ from the operands' (-).
+    accumulates : bool
+        Whether the result is added to what is there, and so is read as well.
+    data_type : str
+        Of the operands, such as ``fp8``; empty for that of all products of the run.
     """
 
     name: str
@@ -38,6 +48,10 @@ class Gemm:
     element_bytes: int = 2
     role: GradientRole = "forward"
     attention: bool = False
+    layout: MatrixLayout = "tn"
+    output_bytes: int | None = None
+    accumulates: bool = False
+    data_type: str = ""
 
     @property
     def flop(self) -> Num:
@@ -46,23 +60,49 @@ class Gemm:
 
     @property
     def bytes_moved(self) -> Num:
-        """Least memory traffic: both operands read, the result written [bytes]."""
-        return self.batch * (self.m * self.k + self.k * self.n + self.m * self.n) * self.element_bytes
+        """Least memory traffic: both operands read, the result written, and read where it accumulates [bytes]."""
+        return self.bytes_at(self.element_bytes)
+
+    def bytes_at(self, operand_bytes: float) -> Num:
+        """Least memory traffic with operands of another width, such as 1 for fp8 [bytes]."""
+        operands = (self.m * self.k + self.k * self.n) * operand_bytes
+        return self.batch * (operands + self.m * self.n * self.result_bytes * (2 if self.accumulates else 1))
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of an element of the result (-)."""
+        return self.element_bytes if self.output_bytes is None else self.output_bytes
+
+    @property
+    def leading_dimensions(self) -> tuple[Num, Num, Num]:
+        """Contiguous dimension of the first operand, the second, and the result (-)."""
+        first = self.m if self.layout == "nt" else self.k
+        return first, self.k if self.layout == "tn" else self.n, self.n
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A fused (flash) attention kernel over whole sequences.
+    """A fused attention kernel over whole sequences.
 
     Parameters
     ----------
     name : str
-    batch, heads, kv_heads, seq, head_dim : Num
-        b, a/t, k/t, s, d (-).
+    batch, heads, kv_heads, seq : Num
+        b, a/t, k/t, s (-).
+    head_dim : int
+        d of queries and keys (-).
     causal : bool
         Whether the masked half of the scores is skipped.
     role : {"forward", "dgrad"}
         The backward pass recomputes the scores: 5 products instead of 2.
+    element_bytes : int
+        Bytes of an element (-).
+    library : str
+        Whose kernel: ``flash1``, ``flash2``, ``flash3``, ``cudnn``, or ``flash`` for the best that was measured.
+    v_head_dim : int or None
+        d of the values (-) where it differs (multi-head latent attention).
+    window : int
+        Keys that a query sees, itself among them (-); 0 for all. Causal attention only.
     """
 
     name: str
@@ -70,22 +110,38 @@ class Attention:
     heads: Num
     kv_heads: Num
     seq: Num
-    head_dim: Num
+    head_dim: int
     causal: bool
     role: GradientRole = "forward"
     element_bytes: int = 2
+    library: str = "flash"
+    v_head_dim: int | None = None
+    window: int = 0
+
+    @property
+    def value_dim(self) -> int:
+        """Head dimension of the values (-)."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    @property
+    def scores(self) -> Num:
+        """Score matrix elements that are computed, all heads together: half of a causal one (-)."""
+        rows = self.batch * self.heads * self.seq
+        if not self.causal:
+            return rows * self.seq
+        seen = where(self.window > 0, smaller(self.seq, self.window), self.seq)
+        return rows * seen * (1.0 - 0.5 * seen / self.seq)
 
     @property
     def flop(self) -> Num:
         """Floating point operations that the kernel executes (-)."""
-        products = 2.0 if self.role == "forward" else 5.0
-        scores = self.batch * self.heads * self.seq * self.seq * self.head_dim
-        return products * 2.0 * scores * (0.5 if self.causal else 1.0)
+        d, v = self.head_dim, self.value_dim
+        return 2.0 * self.scores * (d + v if self.role == "forward" else 3 * d + 2 * v)
 
     @property
     def bytes_moved(self) -> Num:
         """Least memory traffic: Q, K, V and the output, and their gradients in the backward pass [bytes]."""
-        tensors = self.batch * self.seq * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        tensors = self.batch * self.seq * (self.head_dim + self.value_dim) * (self.heads + self.kv_heads)
         return tensors * self.element_bytes * (1.0 if self.role == "forward" else 2.0)
 
 
@@ -99,7 +155,7 @@ class Elementwise:
     kind : str
         Kernel kind, the key of its efficiency in the calibration profile: ``layernorm``, ``rmsnorm``, ``gelu``,
         ``swiglu``, ``dropout``, ``add``, ``bias_dropout_add``, ``softmax``, ``rope``, ``embedding``,
-        ``cross_entropy``, ``transpose``, ``optimizer``.
+        ``cross_entropy``, ``transpose``, ``optimizer``, ``quantize``.
     bytes_moved : Num
         Read plus written, by all the kernels together [bytes].
     kernels : Num

@@ -3,6 +3,9 @@
 The order of issue is the order in which the host launches work. A *blocking* task holds up everything issued after it
 on its stage. A task that does not block is queued on its own stream: it starts when the stage has reached its place
 in the order and its stream is free. Later tasks may wait for it, or drain its stream.
+
+Issuing takes time of its own: a stage has a clock of its host besides that of its device, and no task starts before
+the host has issued it.
 """
 
 from __future__ import annotations
@@ -83,6 +86,13 @@ class Task:
         Name of a meeting of several stages: it starts when all that take part have arrived. Empty for none.
     parts : mapping of str to Num
         Of a coalesced task, its seconds by category [s]; empty when all of it is ``category``.
+    host : Num
+        Time that the host takes to issue it [s].
+    lag : Num or None
+        How long after the host turns to it a task starts at the earliest, then to run without a break [s]; None for
+        ``host``. Less than that for a coalesced task, whose first part runs while the host issues the rest.
+    synchronises : bool
+        Whether the host waits for its end before it issues anything else.
     """
 
     name: str
@@ -96,6 +106,14 @@ class Task:
     drains: tuple[str, ...] = ()
     rendezvous: str = ""
     parts: Mapping[str, Num] = field(default_factory=dict)
+    host: Num = 0.0
+    lag: Num | None = None
+    synchronises: bool = False
+
+    @property
+    def earliest(self) -> Num:
+        """How long after the host turns to it a task starts at the earliest [s]."""
+        return self.host if self.lag is None else self.lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +157,8 @@ class Program:
     overlap_slowdown : Num
         Share of its rate that blocking work of a stage loses while tasks are queued or running on any of the stage's
         side streams (-), at least 0 and below 1. What does not block is not slowed.
+    synchronous_messages : bool
+        Whether the host waits for the device wherever a stage receives or sends a message.
     """
 
     schedule: PipelineSchedule
@@ -149,3 +169,4 @@ class Program:
     multiplicity: int
     rendezvous_members: Mapping[str, tuple[int, ...]]
     overlap_slowdown: Num = 0.0
+    synchronous_messages: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from shardsim.values.hardware import Cluster, Profile
@@ -11,7 +13,16 @@ from shardsim.values.num import Num
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 Recompute = Literal["none", "selective", "full"]
 OverlapPolicy = Literal["never", "always", "when_it_fits"]
+AttentionKind = Literal["unfused", "flash", "flash1", "flash2", "flash3", "cudnn"]
+CudaGraphs = Literal["none", "layers", "full"]
+MessagePolicy = Literal["never", "not_interleaved", "always"]
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
+LowPrecision = Literal["fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"]
+
+NARROW_TYPE: Mapping[LowPrecision, str] = MappingProxyType(
+    {"fp8-delayed": "fp8", "fp8-current": "fp8", "fp8-block": "fp8_block", "mxfp8": "fp8", "nvfp4": "fp4"}
+)
+"""Data type of the products of each low precision: the key of their constants in a kernel profile."""
 
 DEFAULT_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 """Rank order, fastest axis first. EP lies within DP and takes no ranks of its own."""
@@ -130,8 +141,9 @@ class Framework:
     Parameters
     ----------
     name : str
-    attention : {"unfused", "flash"}
-        Unfused attention writes the score matrix to memory.
+    attention : {"unfused", "flash", "flash1", "flash2", "flash3", "cudnn"}
+        Unfused attention writes the score matrix to memory; the others name the library of the fused kernel, ``flash``
+        the best that was measured on the device.
     fused_softmax : bool
         Scale, mask and softmax in one kernel (unfused attention only).
     fused_bias_activation : bool
@@ -174,10 +186,22 @@ class Framework:
         Weight gradients are added to those of earlier micro-batches inside the GEMM.
     bucket_copies : bool
         Gradients are copied into buckets and back, which takes memory while they are reduced and time always.
+    fused_softmax_max_seq : int
+        Longest sequence that the fused softmax kernel takes (-); longer ones run scale, mask and softmax apart.
+    host_profile : str
+        Name of the calibration profile with the host's times to launch work; empty for a host that is never late.
+    cuda_graphs : {"none", "layers", "full"}
+        What is captured and launched as a whole: nothing, each layer's passes, whole passes.
+    synchronous_messages : {"never", "not_interleaved", "always"}
+        Under which schedules the host waits for the device wherever a stage receives or sends a message.
+    fp8_recipe : {"none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8"}
+        What the precision ``fp8`` stands for; ``none`` where the framework has no low precision at all.
+    low_precision : str or None
+        How the linear layers of transformer blocks run below 16 bits in this run; None where they do not.
     """
 
     name: str
-    attention: Literal["unfused", "flash"]
+    attention: AttentionKind
     fused_softmax: bool
     fused_bias_activation: bool
     fused_bias_dropout_add: bool
@@ -203,6 +227,12 @@ class Framework:
     loss_in_place: bool = True
     contiguous_gradients: bool = True
     allocated_share: float = 1.0
+    fused_softmax_max_seq: int = 2048
+    host_profile: str = ""
+    cuda_graphs: CudaGraphs = "none"
+    synchronous_messages: MessagePolicy = "never"
+    fp8_recipe: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8"] = "none"
+    low_precision: LowPrecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +248,8 @@ class TrainingRun:
     framework : Framework
     profile : Profile
     precision : str
-        Data type of the matrix products: ``fp16``, ``bf16`` ...
+        Of the matrix products: a data type (``fp16``, ``bf16`` ...), or how the linear layers of transformer blocks run
+        below 16 bits (``fp8-delayed`` ..., see :mod:`shardsim.workload.quantization`).
     warnings : tuple of str
         What was changed or assumed on the way here.
     """
@@ -231,3 +262,21 @@ class TrainingRun:
     profile: Profile
     precision: str
     warnings: tuple[str, ...] = ()
+
+    @property
+    def peak_type(self) -> str:
+        """Data type whose dense peak MFU is a share of: that of the linear layers of transformer blocks."""
+        if self.framework.low_precision is None:
+            return self.precision
+        return "fp4" if self.framework.low_precision == "nvfp4" else "fp8"
+
+    @property
+    def linear_type(self) -> str:
+        """Data type of those layers, as a kernel profile names it."""
+        low = self.framework.low_precision
+        return self.precision if low is None else NARROW_TYPE[low]
+
+    @property
+    def wide_type(self) -> str:
+        """Data type of the products that never run below 16 bits: attention and the LM head."""
+        return self.precision if self.framework.low_precision is None else self.framework.recipe

@@ -15,6 +15,7 @@ from shardsim.values.num import Num, larger, where
 from shardsim.values.training import Batch, Framework, Layout, Model
 from shardsim.workload.parameters import padded_vocab, stage_parameters
 from shardsim.workload.pipeline import p2p_message
+from shardsim.workload.quantization import kept_bytes, weight_copies
 from shardsim.workload.shapes import Shapes, element_bytes, shapes
 
 _FP32 = 4
@@ -240,7 +241,7 @@ def stage_allocations(model: Model, layout: Layout, batch: Batch, framework: Fra
         logits = per_rank * (sizes.element_bytes if framework.loss_in_place else 2 * _FP32)
         activations[-1] = activations[-1] + 2 * sizes.local_hidden * sizes.element_bytes + per_rank * _FP32
     return StageAllocation(
-        weights=parameters * states.weights,
+        weights=parameters * states.weights + layers * chunks * _narrow_weights(model, sizes, framework),
         gradients=parameters * states.gradients,
         optimizer=parameters * states.optimizer,
         activation_per_chunk=tuple(activations),
@@ -256,17 +257,24 @@ def _outside_core(model: Model, sizes: Shapes, framework: Framework) -> Num:
     """What a layer keeps outside the attention core, where the inputs of dropout and of GEMMs are."""
     e = sizes.element_bytes
     masks = 2 * _MASK if framework.dropout else 0
-    whole = sizes.local_hidden * (2 * e + 2 * e + masks)  # inputs of the norms, their outputs, two dropout masks
-    attention = sizes.tokens * (sizes.qkv + sizes.context) * e
-    intermediate = sizes.up + sizes.ffn
-    if model.activation == "swiglu" and not framework.fused_bias_activation:
-        intermediate = intermediate + sizes.ffn
-    return whole + attention + sizes.tokens * intermediate * e
+    linear = kept_bytes(sizes)
+    whole = sizes.local_hidden * (2 * e + 2 * linear + masks)  # inputs of the norms, their outputs, two dropout masks
+    # Fused attention keeps its output for itself; where that is no input of a linear layer any more, it is there twice.
+    twice = e if linear < e and framework.attention != "unfused" else 0
+    attention = sizes.tokens * (sizes.qkv * e + sizes.context * (linear + twice))
+    separate = sizes.ffn * e if model.activation == "swiglu" and not framework.fused_bias_activation else 0.0
+    return whole + attention + sizes.tokens * (sizes.up * e + sizes.ffn * linear + separate)
+
+
+def _narrow_weights(model: Model, sizes: Shapes, framework: Framework) -> Num:
+    """Narrow copies of a layer's weights, kept over the micro-batches of an iteration."""
+    linear = model.hidden * (sizes.qkv + sizes.context + sizes.up + sizes.ffn)
+    return linear * weight_copies(framework.low_precision)
 
 
 def _core(sizes: Shapes, framework: Framework) -> Num:
     """What the attention core keeps: the softmax, and the dropout's mask and output."""
-    if framework.attention == "flash":
+    if framework.attention != "unfused":
         return sizes.scores * 0.0
     return sizes.scores * (2 * sizes.element_bytes + _MASK if framework.dropout else sizes.element_bytes)
 

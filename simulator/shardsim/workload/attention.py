@@ -5,10 +5,12 @@ Byte counts are reads and writes of whole operands, once each; dropout masks are
 
 from __future__ import annotations
 
-from shardsim.values.num import Num
+import numpy as np
+
+from shardsim.values.num import Num, Truth, where
 from shardsim.values.operators import Attention, Elementwise, Gemm, GradientRole, Operator
-from shardsim.values.training import Framework, Model
-from shardsim.workload.shapes import Shapes
+from shardsim.values.training import Batch, Framework, Layout, Model
+from shardsim.workload.shapes import Shapes, shapes
 
 
 def core_forward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
@@ -30,7 +32,7 @@ def core_forward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Ope
     The separate kernels are those of the first Megatron-LM (github NVIDIA/Megatron-LM, mpu/transformer.py of 2019):
     scale, multiply by the mask, subtract, softmax, dropout.
     """
-    if framework.attention == "flash":
+    if framework.attention != "unfused":
         return (_fused(sizes, framework, "forward"),)
     s, d, n = sizes.seq, sizes.head_dim, sizes.batch * sizes.heads
     return (
@@ -54,7 +56,7 @@ def core_backward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Op
     -------
     tuple of Operator
     """
-    if framework.attention == "flash":
+    if framework.attention != "unfused":
         return (_fused(sizes, framework, "dgrad"),)
     s, d, n, e = sizes.seq, sizes.head_dim, sizes.batch * sizes.heads, sizes.element_bytes
     return (
@@ -117,7 +119,7 @@ def tokens_first(sizes: Shapes, framework: Framework, role: GradientRole) -> tup
     -------
     tuple of Operator
     """
-    if framework.attention == "flash":
+    if framework.attention != "unfused":
         return ()
     size = 2 * sizes.tokens * sizes.context * sizes.element_bytes
     return (Elementwise("tokens first", "transpose", size, role=role),)
@@ -134,6 +136,7 @@ def _fused(sizes: Shapes, framework: Framework, role: GradientRole) -> Attention
         causal=framework.causal_flop_halved,
         role=role,
         element_bytes=sizes.element_bytes,
+        library=framework.attention,
     )
 
 
@@ -156,13 +159,48 @@ def _on_scores(name: str, kind: str, bytes_per_score: float, sizes: Shapes, role
     return Elementwise(name, kind, size, role=role, attention=True)
 
 
+def softmax_fuses(sizes: Shapes, framework: Framework) -> Truth:
+    """Whether the fused scale-mask-softmax kernel takes these scores.
+
+    Parameters
+    ----------
+    sizes : Shapes
+    framework : Framework
+
+    Returns
+    -------
+    bool or ndarray of bool
+
+    Notes
+    -----
+    github NVIDIA/Megatron-LM, megatron/model/fused_softmax.py, is_kernel_available: 16 bits; more than 16 keys, at most
+    a length that grew with its versions; a multiple of 4 of keys, and of matrices (b a/t).
+    """
+    s = sizes.seq
+    length = 16 < s <= framework.fused_softmax_max_seq and s % 4 == 0 and sizes.element_bytes == 2
+    return ((sizes.batch * sizes.heads) % 4 == 0) & (framework.fused_softmax and length)
+
+
+def softmax_warning(model: Model, layout: Layout, batch: Batch, framework: Framework) -> str | None:
+    """Say that the fused softmax kernel, which the framework has, does not take these scores; None if it does."""
+    sizes = shapes(model, layout, batch, framework)
+    if framework.attention != "unfused" or not framework.fused_softmax or bool(np.all(softmax_fuses(sizes, framework))):
+        return None
+    return (
+        f"the fused softmax kernel of {framework.name} takes 16-bit scores of 17 to {framework.fused_softmax_max_seq} "
+        f"tokens, a multiple of 4 of them, and a multiple of 4 of matrices (micro-batch x heads / tp); these are "
+        f"of {sizes.seq} tokens: scale, mask and softmax run as kernels of their own, in fp32"
+    )
+
+
 def _softmax_forward(sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
     e = sizes.element_bytes
     through = 2 * e  # read and written
     dropout = (_on_scores("attention dropout", "dropout", through + 1, sizes, "forward"),) if framework.dropout else ()
     if framework.fused_softmax:
-        # The fused causal kernel reads the unmasked half and writes the whole.
-        return (_on_scores("softmax", "softmax", 1.5 * e, sizes, "forward"), *dropout)
+        # The fused causal kernel reads the unmasked half and writes the whole. The others work in fp32, as the scaling
+        # by layer asks that is on by default: conversion, scale, mask, softmax, conversion.
+        return (_fused_or_apart(1.5 * e, (e + 4) + 8 + 8 + 8 + (4 + e), sizes, framework, "forward"), *dropout)
     return (
         _on_scores("scale scores", "add", through, sizes, "forward"),
         _on_scores("mask multiply", "add", through, sizes, "forward"),
@@ -177,11 +215,19 @@ def _softmax_backward(sizes: Shapes, framework: Framework) -> tuple[Operator, ..
     through = 2 * e
     dropout = (_on_scores("attention dropout", "dropout", through + 1, sizes, "dgrad"),) if framework.dropout else ()
     if framework.fused_softmax:
-        # Halves of the output and of its gradient are read, the whole is written.
-        return (*dropout, _on_scores("softmax", "softmax", 2 * e, sizes, "dgrad"))
+        # Halves of the output and of its gradient are read, the whole is written. Apart, softmax reads two and writes
+        # one, and every other kernel of the way forward has one of the way back.
+        return (*dropout, _fused_or_apart(2 * e, (e + 4) + 12 + 8 + 8 + (4 + e), sizes, framework, "dgrad"))
     return (
         *dropout,
         _on_scores("softmax", "softmax", 3 * e, sizes, "dgrad"),
         _on_scores("mask multiply", "add", through, sizes, "dgrad"),
         _on_scores("scale scores", "add", through, sizes, "dgrad"),
     )
+
+
+def _fused_or_apart(fused: float, apart: float, sizes: Shapes, framework: Framework, role: GradientRole) -> Elementwise:
+    """Scale, mask and softmax in one kernel, or in five where that one does not take the scores."""
+    fuses = softmax_fuses(sizes, framework)
+    size = sizes.scores * where(fuses, fused, apart)
+    return Elementwise("softmax", "softmax", size, where(fuses, 1.0, 5.0), role=role, attention=True)

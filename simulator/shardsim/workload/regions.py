@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from shardsim.values.num import Num
 from shardsim.values.operators import Collective, GradientRole, Operator
 from shardsim.values.training import Layout
 from shardsim.workload.shapes import Shapes
 
 
-def enter(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
+def enter(name: str, layout: Layout, sizes: Shapes, width: float | None = None) -> tuple[Operator, ...]:
     """Enter a column-parallel projection, forward: identity, or the gathering of the tokens (g).
 
     Parameters
@@ -16,6 +17,8 @@ def enter(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
         Of the projection.
     layout : Layout
     sizes : Shapes
+    width : float or None
+        Bytes of an element as it is gathered (-); None for those of an activation.
 
     Returns
     -------
@@ -23,7 +26,7 @@ def enter(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
     """
     if not layout.sp:
         return ()
-    return (Collective(f"{name} gather", "all_gather", "tp", sizes.hidden_bytes),)
+    return (Collective(f"{name} gather", "all_gather", "tp", _gathered(sizes, width)),)
 
 
 def leave(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
@@ -43,7 +46,7 @@ def leave(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
     return (_sum(name, layout, sizes, "forward"),)
 
 
-def enter_backward(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
+def enter_backward(name: str, layout: Layout, sizes: Shapes, width: float | None = None) -> tuple[Operator, ...]:
     """Enter a row-parallel projection from behind, backward: identity, or the gathering of the gradient.
 
     Parameters
@@ -52,6 +55,8 @@ def enter_backward(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, 
         Of the projection.
     layout : Layout
     sizes : Shapes
+    width : float or None
+        Bytes of an element as it is gathered (-); None for those of an activation.
 
     Returns
     -------
@@ -59,10 +64,10 @@ def enter_backward(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, 
     """
     if not layout.sp:
         return ()
-    return (Collective(f"{name} gradient gather", "all_gather", "tp", sizes.hidden_bytes, "dgrad"),)
+    return (Collective(f"{name} gradient gather", "all_gather", "tp", _gathered(sizes, width), "dgrad"),)
 
 
-def regather(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
+def regather(name: str, layout: Layout, sizes: Shapes, width: float | None = None) -> tuple[Operator, ...]:
     """Gather again the input of a column-parallel projection, of which SP keeps one part a rank.
 
     Parameters
@@ -71,6 +76,8 @@ def regather(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
         Of the projection.
     layout : Layout
     sizes : Shapes
+    width : float or None
+        Bytes of an element as it is gathered (-); None for those of an activation.
 
     Returns
     -------
@@ -82,7 +89,7 @@ def regather(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
     """
     if not layout.sp:
         return ()
-    return (Collective(f"{name} input gather", "all_gather", "tp", sizes.hidden_bytes, "wgrad"),)
+    return (Collective(f"{name} input gather", "all_gather", "tp", _gathered(sizes, width), "wgrad"),)
 
 
 def leave_backward(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, ...]:
@@ -100,6 +107,10 @@ def leave_backward(name: str, layout: Layout, sizes: Shapes) -> tuple[Operator, 
     tuple of Operator
     """
     return (_sum(name, layout, sizes, "dgrad"),)
+
+
+def _gathered(sizes: Shapes, width: float | None) -> Num:
+    return sizes.hidden_bytes if width is None else sizes.tokens * sizes.hidden * width
 
 
 def _sum(name: str, layout: Layout, sizes: Shapes, role: GradientRole) -> Collective:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardsim.values.num import Num
-from shardsim.values.training import Batch, Framework, Layout, Model
+from shardsim.values.training import Batch, Framework, Layout, LowPrecision, Model
 from shardsim.workload.parameters import kv_heads_per_rank, mlp_projections
 
 
@@ -33,6 +33,11 @@ class Shapes:
         d (-).
     qkv, context, up, ffn : Num
         Widths of the rank's QKV output, attention output, first and second MLP operand (-).
+    accumulated_bytes : int or None
+        Bytes of an element of the sum that weight gradients are added to as they are made (-); None where they are
+        written as they are.
+    low_precision : str or None
+        How the linear layers of transformer blocks run below 16 bits; None where they do not.
     """
 
     element_bytes: int
@@ -48,6 +53,8 @@ class Shapes:
     context: Num
     up: Num
     ffn: Num
+    accumulated_bytes: int | None = None
+    low_precision: LowPrecision | None = None
 
     @property
     def scores(self) -> Num:
@@ -112,4 +119,6 @@ def shapes(model: Model, layout: Layout, batch: Batch, framework: Framework) -> 
         context=heads * model.head_dim,
         up=mlp_projections(model) * ffn,
         ffn=ffn,
+        accumulated_bytes=framework.gradient_bytes if framework.fused_gradient_accumulation else None,
+        low_precision=framework.low_precision,
     )

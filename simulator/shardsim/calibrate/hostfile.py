@@ -1,0 +1,43 @@
+"""Write fitted host constants as the YAML that the loader reads."""
+
+from __future__ import annotations
+
+import json
+
+from shardsim.calibrate.hosts import HOST_CONSTANTS, LEAST_WEIGHT, HostFit
+
+_KEPT = "not determined by the runs: kept near what eager PyTorch takes on a quick host"
+
+
+def host_yaml(found: HostFit, title: str, stack: str, source: str) -> str:
+    """Write a host profile.
+
+    Parameters
+    ----------
+    found : HostFit
+    title : str
+    stack : str
+        Software and processors that were measured.
+    source : str
+        Where the measured runs come from.
+
+    Returns
+    -------
+    str
+    """
+    fit = found.fit
+    lines = [
+        "# Written by shardsim calibrate host: fit it again rather than change it.",
+        f"title: {json.dumps(title, ensure_ascii=False)}",
+        "sources:",
+        f"  runs: {json.dumps(source, ensure_ascii=False)}",
+        f"  kept: {json.dumps(_KEPT)}",
+        f"stack: {json.dumps(stack, ensure_ascii=False)}",
+    ]
+    for constant in HOST_CONSTANTS:
+        value = f"{1e6 * fit.constants[constant.name]:.4g} us"
+        how = "basis: assumed, source: kept"
+        if found.weight[constant.name] >= LEAST_WEIGHT:
+            how = f"basis: fitted, source: runs, error: {fit.median_error:.3g}, points: {fit.points}"
+        lines.append(f"{constant.name}: {{value: {value}, {how}}}")
+    return "\n".join(lines) + "\n"

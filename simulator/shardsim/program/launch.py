@@ -1,0 +1,65 @@
+"""What the host does to issue tasks: the time of each launch, CUDA graphs, and what comes before a pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardsim.values.host import HostConstants
+from shardsim.values.num import Num, where
+from shardsim.values.operators import Collective, Elementwise, Operator, OptimizerStep
+from shardsim.values.program import Task
+
+
+def launch_seconds(operator: Operator, constants: HostConstants, seconds: Num) -> Num:
+    """Time that the host takes to issue an operator.
+
+    Parameters
+    ----------
+    operator : Operator
+    constants : HostConstants
+    seconds : Num
+        What it takes on the device [s]; a collective that takes no time, having one member, is not launched.
+
+    Returns
+    -------
+    Num
+        [s].
+    """
+    if isinstance(operator, Collective):
+        return where(seconds > 0.0, constants.collective, 0.0)
+    if isinstance(operator, OptimizerStep):
+        return operator.kernels * constants.optimizer
+    kernels = operator.kernels if isinstance(operator, Elementwise) else 1
+    return kernels * (constants.forward if operator.role == "forward" else constants.backward)
+
+
+def as_graph(tasks: tuple[Task, ...], constants: HostConstants) -> tuple[Task, ...]:
+    """Issue several tasks by one launch.
+
+    Parameters
+    ----------
+    tasks : tuple of Task
+    constants : HostConstants
+
+    Returns
+    -------
+    tuple of Task
+    """
+    return after(tuple(replace(task, host=0.0) for task in tasks), constants.forward)
+
+
+def after(tasks: tuple[Task, ...], host: Num) -> tuple[Task, ...]:
+    """Let the host do something before it issues tasks.
+
+    Parameters
+    ----------
+    tasks : tuple of Task
+    host : Num
+        How long it takes [s].
+
+    Returns
+    -------
+    tuple of Task
+        The first of them takes the host so much longer.
+    """
+    return tuple(replace(task, host=task.host + host) if not index else task for index, task in enumerate(tasks))

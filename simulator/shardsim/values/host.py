@@ -1,0 +1,45 @@
+"""What launching work costs the host: the constants of a host profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardsim.values.num import Num
+from shardsim.values.provenance import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class HostConstants:
+    """Host time of one software stack on the processors it was measured on (a calibration profile).
+
+    Parameters
+    ----------
+    name : str
+        Profile name.
+    forward : Num
+        Time to launch one kernel of a forward pass, or of one that is recomputed, with its share of the Python of the
+        modules around it [s].
+    backward : Num
+        Time in which automatic differentiation launches one kernel of a backward pass [s].
+    collective : Num
+        Time to launch one collective [s].
+    passes : Num
+        Further time of one forward or backward pass before its first kernel: schedule, batch, messages [s].
+    optimizer : Num
+        Time to launch one kernel of the optimizer step [s].
+    provenance : mapping of str to Provenance
+        By constant.
+    """
+
+    name: str
+    forward: Num
+    backward: Num
+    collective: Num
+    passes: Num
+    optimizer: Num
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+
+
+NO_HOST_TIME = HostConstants("none", 0.0, 0.0, 0.0, 0.0, 0.0)
+"""A host that is never late."""
