@@ -102,13 +102,14 @@ JSON_OUTPUTS = {
     "shardsim.model/1": "model show llama-3-8b",
     "shardsim.catalog/1": "catalog",
     "shardsim.collective/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8",
-    "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2",
+    "shardsim.collectives/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8,16",
+    "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2 --gpus-per-node 2 --cluster dgx-h100",
 }
 LOG = "1048576 262144 float sum -1 30.00 34.95 34.95 0 30.00 34.95 34.95 0"
 """One row of nccl-tests, of two ranks."""
 NODE = ("     GPU0 GPU1 NIC0", "GPU0 X NV2 PIX", "GPU1 NV2 X PIX", "NIC0 PIX PIX X")
 """What nvidia-smi topo -m prints of a small node."""
-AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators", "refused"}
+AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators", "refused", "fit.left_aside", "answers"}
 """Keys that are described by their own line and not taken apart."""
 
 

@@ -32,7 +32,9 @@ def rounded(cell):
 def test_a_report_is_what_its_script_makes(report, tmp_path):
     folder = tmp_path / "reports" / report.name
     folder.mkdir(parents=True)
-    shutil.copy(report / "run.sh", folder)
+    for given in ("run.sh", "*.py", "topologies"):
+        for path in report.glob(given):
+            shutil.copytree(path, folder / path.name) if path.is_dir() else shutil.copy(path, folder)
     (tmp_path / "workloads").symlink_to(ROOT / "workloads")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(["bash", str(folder / "run.sh")], check=True, capture_output=True, env=os.environ | {"PATH": path})
@@ -43,6 +45,18 @@ def test_a_report_is_what_its_script_makes(report, tmp_path):
             assert (folder / name).read_text() == (report / name).read_text(), name
         if name.endswith(".csv"):
             assert cells(folder / name) == cells(report / name), name
+
+
+def test_tensor_parallelism_pays_inside_nvlink_and_not_across_100_gb_per_s_of_infiniband():
+    with (ROOT / "reports" / "tp-all-reduce" / "layer.csv").open(newline="") as stream:
+        rows = {(row["cluster"], int(row["tp"])): row for row in csv.DictReader(stream)}
+    share = {key: float(row["share"]) for key, row in rows.items() if row["share"]}
+    for cluster in ("dgx-2h", "dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72"):
+        assert share[cluster, 2] < share[cluster, 8] < 0.5  # of the matrix products, inside a node
+    assert share["nvlink900-ib100", 32] > 1
+    assert share["ib100-only", 4] > 1
+    assert share["ib100-only", 8] > 20 * share["nvlink900-ib100", 8]  # the same GPU
+    assert all(rows[c, 64]["share"] == "" for c, _ in rows)  # 96 heads do not divide by 64
 
 
 def test_every_report_is_in_the_index():

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardsim.calibrate.fit import Constant, fit_times
 from shardsim.calibrate.points import Array, Mask, Points, joined
-from shardsim.calibrate.smooth import knots_between, smooth_grid, spread_rows
+from shardsim.calibrate.smooth import knots_around, knots_between, smooth_grid, spread_rows
 from shardsim.calibrate.ways import Place, fit_ways, way_times
 from shardsim.cost.algorithms import bus_factor
 from shardsim.cost.collectives import collective_transfer, far_members, message_transfer
@@ -111,7 +111,6 @@ def fit_fabric(
     sources: Sources = Sources(),
     *,
     near_basis: Basis = "fitted",
-    adapters_limit: bool = False,
 ) -> FabricFit:
     """Fit a fabric profile to measured collectives.
 
@@ -131,8 +130,6 @@ def fit_fabric(
     sources : Sources
     near_basis : {"fitted", "assumed"}
         Assumed where the machines measured inside a domain differ from the one described.
-    adapters_limit : bool
-        Whether the adapters alone limit every way across domains, so that all reach the same share of them.
 
     Returns
     -------
@@ -143,8 +140,6 @@ def fit_fabric(
     fabric = replace(base, name=name, corrections={})
     if like is not None:
         fabric = _with_far(fabric, like, sources)
-    if adapters_limit:
-        fabric = _with_equal_far_shares(fabric)
     qualities: list[Quality] = []
     corrections: dict[tuple[str, str, str], Correction] = {}
     ways: dict[str, tuple[WayConstants, ...]] = dict(fabric.ways)
@@ -154,8 +149,11 @@ def fit_fabric(
             chosen, weight = points.where(some), weights[some]
             if len(chosen) < FEWEST:
                 continue
-            trial = replace(fabric, ways={kind: ways[kind]})
-            fitted = fit_ways(kind, chosen, cluster, trial, place, weight, equal_shares=adapters_limit)
+            start = ways[kind]
+            if place == "far" and start[0].far.source != sources.analogy:
+                start = _alike_on_adapters(start)
+            trial = replace(fabric, ways={kind: start})
+            fitted = fit_ways(kind, chosen, cluster, trial, place, weight)
             trial = replace(fabric, ways={kind: fitted})
             used = sum(len(c.log2_bytes) * len(c.log2_members) for key, c in corrections.items() if key[1] == "wide")
             later = [k for k in KINDS[KINDS.index(kind) + 1 :] if (points.kind[across == (place == "far")] == k).any()]
@@ -202,13 +200,22 @@ def _version(origin: str) -> int:
     return sum(number * 1000 ** (3 - place) for place, number in enumerate(numbers[:4]))
 
 
-def _with_equal_far_shares(fabric: FabricConstants) -> FabricConstants:
-    """Give every way but LL, whose flags double its bytes, the share of the adapters that a ring has."""
-    ways = {}
-    for kind, own in fabric.ways.items():
-        most = max(way.far_share for way in own)
-        ways[kind] = tuple(way if way.protocol == "LL" else replace(way, far_share=most) for way in own)
-    return replace(fabric, ways=ways)
+_ALIKE = ("ring", "tree", "nvls_tree")
+
+
+def _alike_on_adapters(ways: tuple[WayConstants, ...]) -> tuple[WayConstants, ...]:
+    """Let rings and trees start from one share of the adapters: those not measured then take that of those measured.
+
+    What an adapter and its path give is theirs and not the algorithm's. NCCL chooses as if a tree had four fifths of a
+    ring; where both were measured (GH200, Slingshot), a tree between two nodes had 0.98 of it. One fabric is thin
+    evidence: it is where a fit starts, and what is measured moves it. Not so LL, whose flags double its bytes.
+    """
+    ring = next((way.far_share for way in ways if (way.algorithm, way.protocol) == ("ring", "Simple")), None)
+    if ring is None:
+        return ways
+    return tuple(
+        replace(way, far_share=ring) if way.algorithm in _ALIKE and way.protocol != "LL" else way for way in ways
+    )
 
 
 def _with_far(fabric: FabricConstants, like: FabricConstants, sources: Sources) -> FabricConstants:
@@ -349,6 +356,7 @@ def _grid(
     knots = _NEAR_KNOTS if place == "near" else _FAR_KNOTS
     if place == "far" and alone and len(points) >= _POINTS_A_FINE_KNOT * len(_FINE_FAR_KNOTS):
         knots, most = _FINE_FAR_KNOTS, _MOST_FINE_ROWS
+    knots = knots_around(np.log2(points.size), knots)
     rows = spread_rows(members, most)
     together = float(np.median(shape.ranks_per_node))
 
@@ -454,6 +462,9 @@ def _links(
         some = (points.kind == "send_recv") & (across == (link == "nic"))
         if some.sum() >= FEWEST:
             links[link] = _message_link(links[link], link, points.where(some), cluster, fabric, sources)
+        fitted = any(note.basis == "fitted" for note in links[link].constants.values())
+        product = (cluster.nvlink if link == "nvlink" else cluster.nic).name
+        links[link] = replace(links[link], measured_on=product if fitted else "")
     return links
 
 

@@ -98,7 +98,6 @@ def fit_recipes(
             weights,
             Sources(),
             near_basis=recipe.near_basis,
-            adapters_limit=recipe.adapters_limit,
         )
         fitted[name] = found.fabric
         yield name, found

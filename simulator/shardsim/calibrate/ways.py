@@ -47,7 +47,6 @@ class Freedom:
     most: float
 
 
-_NO_FREEDOM = 1e-3
 FREEDOMS: dict[Place, dict[str, Freedom]] = {
     "near": {
         "base_latency": Freedom(1e-6, 0.4, 0.4, 1e-3),
@@ -93,8 +92,6 @@ def fit_ways(
     fabric: FabricConstants,
     place: Place,
     weights: Array | None = None,
-    *,
-    equal_shares: bool = False,
 ) -> tuple[WayConstants, ...]:
     """Fit the constants of all ways of a collective, inside a domain or across.
 
@@ -112,8 +109,6 @@ def fit_ways(
         Which constants move.
     weights : ndarray of float or None
         Of the points (-), shape (points,).
-    equal_shares : bool
-        Whether all ways keep their shares of the adapters in proportion.
 
     Returns
     -------
@@ -128,8 +123,6 @@ def fit_ways(
     start = np.log(np.minimum(start, most))
     shared = np.array([names.index(name) for _, name in moving])
     spread = np.array([FREEDOMS[place][name].together for name in names] + [freedom.alone for freedom in freedoms])
-    if equal_shares:
-        spread[len(names) :][[name == "far_share" for _, name in moving]] = _NO_FREEDOM
     root = np.ones(len(points)) if weights is None else np.sqrt(weights)
     measured = np.log(points.seconds)
 

@@ -14,6 +14,8 @@ import numpy as np
 from shardsim.cost.algorithms import SWITCH_REDUCES, traffic
 from shardsim.cost.corrections import correction_factor, dtype_class
 from shardsim.cost.protocols import achieved_bandwidth, corrected, least_trusted, way_transfer, ways_on_links
+from shardsim.errors import InputError, Problem
+from shardsim.schema.dtypes import data_type
 from shardsim.values.hardware import Cluster, FabricConstants, GroupShape, WayConstants
 from shardsim.values.num import Num, Truth, any_of, larger, where
 from shardsim.values.operators import CollectiveKind
@@ -44,16 +46,26 @@ def collective_transfer(
     cluster : Cluster
     fabric : FabricConstants
     dtype : str
-        Type of the elements. Switches cannot add 8-bit types.
+        Type of the elements, by any of its spellings. Switches cannot add 8-bit types.
     algorithm : str or None
-        Take the cheapest way with this algorithm only.
+        Take the cheapest way with this algorithm only. Measurements correct it where it is also the library's choice.
 
     Returns
     -------
     Transfer
+
+    Raises
+    ------
+    InputError
+        An unknown data type, an algorithm that is not enabled, or one that cannot serve the group.
     """
-    candidates = candidate_transfers(kind, size, shape, cluster, fabric, dtype=dtype, algorithm=algorithm)
-    return _with_corrections(kind, size, shape, cluster, fabric, dtype, _cheapest(candidates))
+    every = candidate_transfers(kind, size, shape, cluster, fabric, dtype=dtype)
+    if algorithm is None:
+        return _with_corrections(kind, size, shape, cluster, fabric, dtype, _cheapest(every))
+    forced = _cheapest(candidate_transfers(kind, size, shape, cluster, fabric, dtype=dtype, algorithm=algorithm))
+    # What was measured is the way that the library chose: it says nothing of another.
+    chosen = forced.seconds == _cheapest(every).seconds
+    return _with_corrections(kind, size, shape, cluster, fabric, dtype, forced, chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +104,30 @@ def candidate_transfers(
     Returns
     -------
     list of Candidate
+
+    Raises
+    ------
+    InputError
+        An unknown data type, or an algorithm that is not enabled.
     """
+    ways = enabled_ways(kind, fabric, dtype, algorithm)
     beliefs = {(way.algorithm, way.protocol): way for way in fabric.tuning.get(kind, ())}
     load = _uplink_load(kind, shape, cluster)
     found = []
-    for way in enabled_ways(kind, fabric, dtype):
+    for way in ways:
         done = traffic(way.algorithm, kind, size, shape)
-        if done is None or algorithm not in (None, way.algorithm):
+        if done is None:
             continue
         transfer = way_transfer(way, done, shape, cluster, load)
         belief = beliefs.get((way.algorithm, way.protocol), way)
-        believed = transfer if belief is way else way_transfer(belief, done, shape, cluster, load)
+        believed = transfer if belief is way else way_transfer(belief, done, shape, cluster, load, believed=True)
         found.append(Candidate(transfer, where(done.exists, believed.seconds, _NEVER)))
     return found
 
 
-def enabled_ways(kind: str, fabric: FabricConstants, dtype: str = "bf16") -> tuple[WayConstants, ...]:
+def enabled_ways(
+    kind: str, fabric: FabricConstants, dtype: str = "bf16", algorithm: str | None = None
+) -> tuple[WayConstants, ...]:
     """Ways to do a collective on a fabric with a data type.
 
     Parameters
@@ -116,16 +136,31 @@ def enabled_ways(kind: str, fabric: FabricConstants, dtype: str = "bf16") -> tup
         Collective.
     fabric : FabricConstants
     dtype : str
+        By any of its spellings.
+    algorithm : str or None
+        Those with this algorithm only.
 
     Returns
     -------
     tuple of WayConstants
+
+    Raises
+    ------
+    InputError
+        An unknown data type, or an algorithm that is not enabled.
     """
-    ways = fabric.ways.get(kind) or ways_on_links(kind, fabric)
+    ways = tuple(fabric.ways.get(kind) or ways_on_links(kind, fabric))
     adds = kind in ("all_reduce", "reduce_scatter")
-    if adds and dtype_class(dtype) == "narrow":
-        return tuple(way for way in ways if way.algorithm not in SWITCH_REDUCES)
-    return tuple(ways)
+    if dtype_class(data_type(dtype)) == "narrow" and adds:
+        ways = tuple(way for way in ways if way.algorithm not in SWITCH_REDUCES)
+    if algorithm is None:
+        return ways
+    asked = tuple(way for way in ways if way.algorithm == algorithm)
+    if not asked:
+        what = f"{kind} of {dtype} has no algorithm {algorithm!r} on {fabric.name}"
+        known = ", ".join(sorted({way.algorithm for way in ways}))
+        raise InputError(Problem(what, "--algorithm", f"one of {known}"))
+    return asked
 
 
 def message_transfer(
@@ -196,21 +231,24 @@ def _with_corrections(
     fabric: FabricConstants,
     dtype: str,
     transfer: Transfer,
+    chosen: Truth = True,  # noqa: FBT002  # an array of them as often as one
 ) -> Transfer:
-    family = dtype_class(dtype)
+    family = dtype_class(data_type(dtype))
     near, far = (fabric.corrections.get((kind, family, place)) for place in ("near", "far"))
     if near is None and far is None:
         return transfer
     within = 1.0 if near is None else correction_factor(near, size, shape.ranks)
     beyond = 1.0 if far is None else correction_factor(far, size, far_members(kind, shape))
-    return corrected(transfer, where(shape.domains > 1, beyond, within), shape, cluster)
+    return corrected(transfer, where(chosen, where(shape.domains > 1, beyond, within), 1.0), shape, cluster)
 
 
 def _cheapest(candidates: Sequence[Candidate]) -> Transfer:
     """Element by element the transfer of which the library expects the least time."""
     times = [candidate.believed for candidate in candidates]
     if not any(isinstance(time, np.ndarray) for time in times):
-        return candidates[min(range(len(times)), key=lambda index: times[index])].transfer
+        first = min(range(len(times)), key=lambda index: times[index])
+        _check_served(times[first])
+        return candidates[first].transfer
     best, least = candidates[0].transfer, times[0]
     winner = np.zeros(np.broadcast_shapes(*(np.shape(time) for time in times)))
     for index, candidate in enumerate(candidates[1:], start=1):
@@ -218,6 +256,7 @@ def _cheapest(candidates: Sequence[Candidate]) -> Transfer:
         best = _merged(better, candidate.transfer, best)
         least = where(better, candidate.believed, least)
         winner = np.where(better, float(index), winner)
+    _check_served(least)
     won = [candidates[int(index)].transfer for index in np.unique(winner)]
     return Transfer(
         latency=best.latency,
@@ -226,6 +265,12 @@ def _cheapest(candidates: Sequence[Candidate]) -> Transfer:
         algorithm=" or ".join(dict.fromkeys(transfer.algorithm for transfer in won)),
         provenance=least_trusted(*(transfer.provenance for transfer in won)),
     )
+
+
+def _check_served(least: Num) -> None:
+    if any_of(least == _NEVER):
+        what = "none of the ways that are enabled or asked for can serve a group that lies so"
+        raise InputError(Problem(what, "--algorithm", "leave the choice to the library"))
 
 
 def _merged(choose: Truth, first: Transfer, second: Transfer) -> Transfer:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardsim.errors import InputError, Problem
+from shardsim.program.provenance import fabric_here
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
 from shardsim.schema.hardware import load_cluster, load_fabric_profile, load_kernel_profile
@@ -50,7 +51,7 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
     fabric = _try(problems, lambda: load_fabric_profile(cluster.fabric_profile, data, changes=request.set))
     if kernels is None or fabric is None:
         raise InputError(problems)
-    profile = Profile(kernels, fabric)
+    profile = Profile(kernels, fabric_here(cluster, fabric))
     precision = _precision(request, cluster, framework, profile, problems)
     gpus = _gpus(request, problems)
     layout, batch = _layout(request, framework, gpus), _batch(request)

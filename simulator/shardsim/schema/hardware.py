@@ -17,7 +17,7 @@ from pydantic import Field
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Bandwidth, Count, Duration, FlopRate, Power, Share, Size, StrictModel, Text
-from shardsim.schema.catalog import CatalogKind, find, near
+from shardsim.schema.catalog import CatalogKind, find, is_path, near
 from shardsim.schema.changes import SOURCE, Changes, changed
 from shardsim.schema.loader import Document, KeyPath, check, load_yaml
 from shardsim.values.hardware import (
@@ -113,7 +113,12 @@ class ClusterFile(SourcedFile):
     nodes_per_leaf: Figure[Count] = Field(description="nodes under one leaf switch or one set of rail switches")
     oversubscription: Figure[Annotated[float, Field(ge=1.0)]]
     rail_optimized: Figure[bool]
-    fabric_profile: Text = Field(description="name of a file in topologies/profiles/fabrics")
+    fabric_profile: Text = Field(
+        description="name of a file in topologies/profiles/fabrics, or a path that starts from this file's folder"
+    )
+    fabric_assumed: Figure[bool] | None = Field(
+        default=None, description="whether the profile is another cluster's: what was fitted there is assumed here"
+    )
     max_gpus: Figure[Count] | None = None
     default_framework: Text = Field(description="software stack that runs of the cluster's time used")
 
@@ -337,10 +342,11 @@ def load_cluster(
         nodes_per_leaf=file.nodes_per_leaf.value,
         oversubscription=file.oversubscription.value,
         rail_optimized=file.rail_optimized.value,
-        fabric_profile=file.fabric_profile,
+        fabric_profile=_beside(path, file.fabric_profile, changes),
         max_gpus=None if file.max_gpus is None else file.max_gpus.value,
         source=_cited(file),
         default_framework=file.default_framework,
+        fabric_assumed=_CHOSEN not in changes and file.fabric_assumed is not None and file.fabric_assumed.value,
     )
 
 
@@ -533,6 +539,15 @@ def _lacking(
     for name in wanted:
         if name not in found:
             yield Problem(f"the key {name!r} is missing", document.where(keys))
+
+
+_CHOSEN = "cluster.fabric_profile"
+"""The change with which a user names another profile."""
+
+
+def _beside(path: Path, profile: str, changes: Changes) -> str:
+    """Let a path in a cluster's file start from that file, and one that the user sets from the working directory."""
+    return str(path.parent / profile) if is_path(profile) and _CHOSEN not in changes else profile
 
 
 def _link(file: SourcedFile, link: LinkFile) -> Link:
