@@ -1,8 +1,9 @@
 """How well collectives are predicted: held-out sizes, published logs, several nodes, and whole clusters left out.
 
 ``python -m benchmarks.collectives --rows measurements.csv [--tables DIR] [--part NAME]...``: parts are ``tables``
-(measured database, trained on alternate sizes), ``logs`` (shipped profiles on log rows, and the same with alternate
-sizes held out) and ``clusters`` (one whole cluster left out at a time). Errors are |predicted / measured - 1|.
+(measured database, trained on alternate sizes), ``shipped`` (shipped profiles on the measured database), ``logs``
+(shipped profiles on log rows, and the same with alternate sizes held out) and ``clusters`` (one whole cluster left out
+at a time). Errors are |predicted / measured - 1|.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from shardsim.calibrate.fabric import fit_fabric, newest_first, predict
-from shardsim.calibrate.fabrics import select
+from shardsim.calibrate.fabrics import select, table_cells
 from shardsim.calibrate.logrows import read_log_rows
 from shardsim.calibrate.measured import medians, read_measured
 from shardsim.calibrate.points import Points
@@ -23,7 +24,8 @@ from shardsim.schema.hardware import load_cluster, load_fabric_profile
 from shardsim.schema.recipes import FabricRecipe, load_recipes
 
 KIB64, MIB, MIB64 = 2.0**16, 2.0**20, 2.0**26
-NETWORKS = ("ndr", "hdr", "edr", "xdr"), ("efa",), ("slingshot",), ("roce", "tcpx")
+PARTS = ["tables", "shipped", "logs", "clusters"]
+NETWORKS = ("ndr", "hdr", "edr", "xdr"), ("efa",), ("slingshot",), ("roce", "tcpx", "tcpxo")
 
 
 def line(label: str, error: np.ndarray, size: np.ndarray) -> str:
@@ -68,6 +70,12 @@ def tables(found: Points) -> None:
     for (dtype, kind), errors in pooled.items():
         joined = np.concatenate(errors)
         print(line(f"all devices, {dtype}, {kind}, newest NCCL", joined, np.array([KIB64, 2.0**28])))
+
+
+def shipped(found: Points) -> None:
+    print("Shipped profiles on the measured database, one node, newest NCCL, 64 KiB and up: fitted to these rows")
+    for name, part, error in table_cells(found):
+        print(line(name, error, part.size), flush=True)
 
 
 def by_group(title: str, points: Points, error: np.ndarray, least: float) -> None:
@@ -209,13 +217,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.collectives", description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--tables", type=Path)
-    parser.add_argument("--part", action="append", choices=["tables", "logs", "clusters"], default=[])
+    parser.add_argument("--part", action="append", choices=PARTS, default=[])
     given = parser.parse_args()
-    parts = given.part or ["tables", "logs", "clusters"]
+    parts = given.part or PARTS
     found = medians(read_measured(given.tables).points)
     rows = read_log_rows(given.rows)
     if "tables" in parts:
         tables(found)
+    if "shipped" in parts:
+        shipped(found)
     if "logs" in parts:
         logs(found, rows)
     if "clusters" in parts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,7 +60,9 @@ def test_corrections_are_small_and_few(name):
         sizes[family] += grid.size
         assert np.abs(grid).max() < 1.5
         # A cube mesh has other rings for every number of GPUs, and TCPX sends through the host: equations miss both.
-        assert np.median(np.abs(grid)) < (0.35 if name in ("nvlink2-mesh-edr", "nvlink4-tcpx") else 0.15)
+        assert np.median(np.abs(grid)) < (
+            0.35 if name in ("nvlink2-mesh-edr", "nvlink4-tcpx", "nvlink4-tcpxo") else 0.15
+        )
     assert max(sizes.values()) <= 200
 
 
@@ -90,6 +94,19 @@ def test_a_recipe_takes_its_own_rows_inside_and_across_domains(tmp_path):
     points, weights = select(RECIPES["nvlink4-ndr"], logs.where(np.zeros(len(logs), dtype=bool)), logs)
     assert points.device.tolist() == ["dgx-h100", "dgx-h100"]
     assert weights.tolist() == [1.0, 1.0]
+
+
+def test_where_tables_have_a_collective_logs_of_other_machines_do_not_count_inside_a_domain(tmp_path):
+    path = rows(tmp_path, line(nodes=1, gbps=""), line(nodes=1, gbps="", per_node=4), line())
+    logs = read_log_rows(path)
+    tables = replace(logs.where(logs.nodes == 1), device=np.full(2, "h100_sxm"), origin=np.full(2, "x NCCL 2.29"))
+    points, _ = select(RECIPES["nvlink4-ndr"], tables, logs)
+    assert points.device.tolist() == ["h100_sxm", "h100_sxm", "dgx-h100"]
+    fewer = tables.where(tables.gpus_per_node == 4)
+    points, _ = select(RECIPES["nvlink4-ndr"], fewer, logs)
+    assert points.gpus_per_node.tolist() == [4, 8, 8]
+    gathers = replace(tables, kind=np.full(2, "all_gather"))
+    assert len(select(RECIPES["nvlink4-ndr"], gathers, logs)[0]) == 5
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -215,3 +215,43 @@ def test_switches_add_no_8_bit_type_by_any_spelling(dtype):
     assert collective_transfer("all_reduce", 8e9, inside(8), CLUSTER, SWITCHED, dtype=dtype).algorithm.startswith(
         "ring"
     )
+
+
+def believing(**times):
+    """A fabric on which the library believes one thing of each way and achieves another: fixed times."""
+    ways = {name: replace(WAY, algorithm=name, protocol="", base_latency=done) for name, (_, done) in times.items()}
+    beliefs = tuple(replace(way, base_latency=times[name][0]) for name, way in ways.items())
+    return replace(IDEAL, ways={"all_reduce": tuple(ways.values())}, tuning={"all_reduce": beliefs})
+
+
+@pytest.mark.parametrize(("achieved", "taken"), [(1.4, "tree"), (1.6, "ring")])
+def test_the_librarys_choice_is_taken_unless_another_way_achieves_far_more(achieved, taken):
+    fabric = believing(ring=(2.0, 1.0), tree=(1.0, achieved))
+    assert collective_transfer("all_reduce", 8.0, across(4, 8), CLUSTER, fabric).algorithm == taken
+    many = collective_transfer("all_reduce", np.array([8.0, 80.0]), across(4, 8), CLUSTER, fabric)
+    assert many.seconds == pytest.approx([1.0 if taken == "ring" else achieved] * 2)
+
+
+def test_corrections_of_other_types_hold_for_8_bit_ones_where_those_have_none():
+    doubled = {("all_reduce", "wide", "near"): DOUBLED, ("all_reduce", "wide", "far"): DOUBLED}
+    ring = replace(IDEAL, ways={"all_reduce": (replace(WAY, algorithm="ring"),)}, corrections=doubled)
+    for shape in (inside(8), across(4, 2)):
+        half, byte = (
+            collective_transfer("all_reduce", 8e9, shape, CLUSTER, ring, dtype=dtype).seconds
+            for dtype in ("half", "int8")
+        )
+        assert byte == half
+    none = replace(DOUBLED, log_ratio=((0.0,),))
+    own = replace(ring, corrections={**doubled, ("all_reduce", "narrow", "near"): none})
+    half, byte = (
+        collective_transfer("all_reduce", 8e9, inside(8), CLUSTER, own, dtype=dtype).seconds
+        for dtype in ("half", "int8")
+    )
+    assert half == pytest.approx(2.0 * byte)
+
+
+def test_a_group_beyond_a_correction_is_assumed():
+    one = replace(SWITCHED, corrections={("all_reduce", "wide", "near"): DOUBLED})
+    assert collective_transfer("all_reduce", 8e9, inside(8), CLUSTER, one).provenance.basis == "fitted"
+    assert collective_transfer("all_reduce", 8e9, inside(4), CLUSTER, one).provenance.basis == "assumed"
+    assert collective_transfer("all_reduce", 8.0, inside(8), CLUSTER, one).provenance.basis == "assumed"

@@ -118,8 +118,15 @@ def way_transfer(
             "nic": way.far_share * shape.nic_share / slowdown(traffic.chunk, way.far_half) / far_load,
         },
         algorithm=way.name,
-        provenance=least_trusted(way.near, way.far) if any_of(across) else way.near,
+        provenance=_provenance(way, traffic, shape, cluster) if any_of(across) else way.near,
     )
+
+
+def _provenance(way: WayConstants, traffic: Traffic, shape: GroupShape, cluster: Cluster) -> Provenance:
+    """Of a group across domains: the adapters' where they decide, else the weaker of both."""
+    far = traffic.far_wire / (way.far_share * shape.nic_share)
+    near = traffic.near_wire / (way.near_share * cluster.nvlink.bandwidth)
+    return way.far if any_of((shape.domains > 1) & (far >= near)) else least_trusted(way.near, way.far)
 
 
 def _channels_filled(way: WayConstants, shape: GroupShape) -> Num:
@@ -202,9 +209,22 @@ def ways_on_links(kind: str, fabric: FabricConstants) -> tuple[WayConstants, ...
 
 
 def least_trusted(*provenances: Provenance) -> Provenance:
-    """The weakest of some provenances.
+    """The weakest of some provenances: by basis, then by error.
 
     >>> least_trusted(Provenance("fitted", "x"), Provenance("assumed", "y")).basis
     'assumed'
+    >>> least_trusted(Provenance("fitted", "x", 0.01), Provenance("fitted", "y", 0.04)).source
+    'y'
     """
-    return max(provenances, key=lambda provenance: _TRUST.index(provenance.basis))
+    return max(provenances, key=lambda each: (_TRUST.index(each.basis), each.error or 0.0))
+
+
+def extrapolated(provenance: Provenance) -> Provenance:
+    """Provenance of a group beyond what was measured.
+
+    >>> extrapolated(Provenance("fitted", "a log", 0.01, 40)).basis
+    'assumed'
+    """
+    if provenance.basis == "assumed":
+        return provenance
+    return Provenance("assumed", f"extrapolated beyond the measured sizes or groups of: {provenance.source}")
