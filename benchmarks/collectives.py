@@ -1,21 +1,22 @@
 """How well collectives are predicted: held-out sizes, published logs, several nodes, and whole clusters left out.
 
 ``python -m benchmarks.collectives --rows measurements.csv [--tables DIR] [--part NAME]...``: parts are ``tables``
-(measured database, trained on alternate sizes), ``logs`` (shipped profiles on log rows, and the same with alternate
-sizes held out) and ``clusters`` (one whole cluster left out at a time). Errors are |predicted / measured - 1|.
+(measured database, trained on alternate sizes), ``shipped`` (shipped profiles on the measured database), ``logs``
+(shipped profiles on log rows, and the same with alternate sizes held out) and ``clusters`` (one whole cluster left out
+at a time). Errors are |predicted / measured - 1|.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from shardsim.calibrate.fabric import fit_fabric, newest_first, predict
-from shardsim.calibrate.fabrics import select
+from shardsim.calibrate.fabrics import select, table_cells
 from shardsim.calibrate.logrows import read_log_rows
 from shardsim.calibrate.measured import medians, read_measured
 from shardsim.calibrate.points import Points
@@ -23,7 +24,8 @@ from shardsim.schema.hardware import load_cluster, load_fabric_profile
 from shardsim.schema.recipes import FabricRecipe, load_recipes
 
 KIB64, MIB, MIB64 = 2.0**16, 2.0**20, 2.0**26
-NETWORKS = ("ndr", "hdr", "edr", "xdr"), ("efa",), ("slingshot",), ("roce", "tcpx")
+PARTS = ["tables", "shipped", "logs", "clusters"]
+NETWORKS = ("ndr", "hdr", "edr", "xdr"), ("efa",), ("slingshot",), ("roce", "tcpx", "tcpxo")
 
 
 def line(label: str, error: np.ndarray, size: np.ndarray) -> str:
@@ -70,6 +72,12 @@ def tables(found: Points) -> None:
         print(line(f"all devices, {dtype}, {kind}, newest NCCL", joined, np.array([KIB64, 2.0**28])))
 
 
+def shipped(found: Points) -> None:
+    print("Shipped profiles on the measured database, one node, newest NCCL, 64 KiB and up: fitted to these rows")
+    for name, part, error in table_cells(found):
+        print(line(name, error, part.size), flush=True)
+
+
 def by_group(title: str, points: Points, error: np.ndarray, least: float) -> None:
     print(title)
     big = points.size >= least
@@ -114,7 +122,6 @@ def logs(found: Points, rows: Points) -> None:
             like,
             weights,
             near_basis=recipe.near_basis,
-            adapters_limit=recipe.adapters_limit,
         ).fabric
         for device in np.unique(rows.device[mine]):
             some = rows.device == device
@@ -136,57 +143,50 @@ def shipped_errors(rows: Points) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def clusters(found: Points, rows: Points) -> None:
-    print("One whole cluster left out, its class of fabric known, several nodes, 64 MiB and up")
-    far = rows.where(rows.nodes > 1)
-    labels = np.array([f"{d}: {place(o)}" for d, o in zip(far.device, far.origin, strict=True)])
+    print("One whole cluster left out, its one-node rows too, its class of fabric known, several nodes, 64 MiB and up")
+    labels = np.array([f"{d}: {place(o)}" for d, o in zip(rows.device, rows.origin, strict=True)])
     recipes = load_recipes().recipes
     pooled: list[np.ndarray] = []
     calm: list[np.ndarray] = []
     for label in np.unique(labels):
-        some = labels == label
-        test = far.where(some & (far.size >= MIB64))
+        test = rows.where((labels == label) & (rows.nodes > 1) & (rows.size >= MIB64))
         if not len(test):
             continue
+        rest = rows.where(labels != label)
         cluster = load_cluster(str(test.device[0]))
         name = cluster.fabric_profile
-        recipe = recipes[name]
-        like = relative(name, recipes)
-        points, weights = select(recipe, found.where(np.zeros(len(found), dtype=bool)), far.where(~some))
-        near = load_fabric_profile(name)
-        base = load_fabric_profile(recipe.base)
-        # What is inside a node is known from the shipped profile; what is between nodes must come from elsewhere.
-        ways = {
-            kind: tuple(mixed(way, {(w.algorithm, w.protocol): w for w in base.ways[kind]}) for way in own)
-            for kind, own in near.ways.items()
-        }
-        start = type(base)(name, base.links, ways=ways, tuning=base.tuning)
-        fabric = start
-        if len(points):
-            fabric = fit_fabric(name, points, load_cluster(recipe.cluster), start, like, weights).fabric
-        elif like is not None:
-            fabric = fit_fabric(name, test.where(np.zeros(len(test), dtype=bool)), cluster, start, like).fabric
+        others = far_points(recipes[name], rest)
+        like = relative(name, recipes, rest)
+        fabric = refit(name, recipes, found, rest, like)
         error = predict(test, cluster, fabric) / test.seconds - 1.0
         pooled.append(error)
         if not label.startswith("alps"):
             calm.append(error)
-        seen = f"{len(points)} points of others" + ("" if like is None else f", like {like.name}")
+        seen = f"{others} points of others" + ("" if like is None else f", like {like}")
         print(line(f"{label} ({seen})"[:110], error, test.size), flush=True)
-    sizes = np.array([MIB64, far.size.max()])
+    sizes = np.array([MIB64, rows.size.max()])
     print(line("all", np.concatenate(pooled), sizes))
     print(line("all but alps-gh200", np.concatenate(calm), sizes))
     print(line("median of the clusters' medians", np.array([np.median(np.abs(e)) for e in pooled]), sizes))
 
 
-def mixed(way, beliefs):
-    belief = beliefs.get((way.algorithm, way.protocol), way)
-    names = ["far_base", "far_step", "far_share", "far_half"]
-    if way.algorithm in ("tree", "nvls_tree", "sharp", "pat"):
-        names.append("near_share")  # learnt from groups across domains only
-    values = {name: getattr(belief, name) for name in names}
-    return type(way)(**{slot: values.get(slot, getattr(way, slot)) for slot in type(way).__slots__})
+def refit(name: str, recipes: Mapping[str, FabricRecipe], found: Points, rest: Points, like: str | None):
+    """Profile from the rows that are left; ``like`` in place of the recipe's own relative."""
+    recipe = recipes[name]
+    # Of a relative, what it learnt across domains counts only.
+    nothing, across = found.where(np.zeros(len(found), dtype=bool)), rest.where(rest.nodes > 1)
+    kin = None if like is None else refit(like, recipes, nothing, across, recipes[like].far_like)
+    points, weights = select(recipe, found, rest)
+    cluster, base = load_cluster(recipe.cluster), load_fabric_profile(recipe.base)
+    return fit_fabric(name, points, cluster, base, kin, weights, near_basis=recipe.near_basis).fabric
 
 
-def relative(name: str, recipes: dict[str, FabricRecipe]):
+def far_points(recipe: FabricRecipe, rows: Points) -> int:
+    """Rows across domains that a recipe has to go by (-)."""
+    return int((np.isin(rows.device, recipe.far) & (rows.nodes > 1)).sum())
+
+
+def relative(name: str, recipes: Mapping[str, FabricRecipe], rest: Points) -> str | None:
     """Profile of the same class of fabric, measured itself, whose adapters are nearest in bandwidth."""
 
     def of(other: str) -> bool:
@@ -197,8 +197,12 @@ def relative(name: str, recipes: dict[str, FabricRecipe]):
         return abs(float(np.log(theirs / mine)))
 
     own = next((group for group in NETWORKS if any(name.endswith(n) or f"-{n}-" in name for n in group)), ())
-    others = [other for other in recipes if other != name and of(other) and recipes[other].far_like is None]
-    return load_fabric_profile(min(others, key=far_off)) if others else None
+    others = [
+        other
+        for other, recipe in recipes.items()
+        if other != name and of(other) and recipe.far_like is None and far_points(recipe, rest)
+    ]
+    return min(others, key=far_off) if others else None
 
 
 def place(origin: str) -> str:
@@ -213,13 +217,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.collectives", description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--tables", type=Path)
-    parser.add_argument("--part", action="append", choices=["tables", "logs", "clusters"], default=[])
+    parser.add_argument("--part", action="append", choices=PARTS, default=[])
     given = parser.parse_args()
-    parts = given.part or ["tables", "logs", "clusters"]
+    parts = given.part or PARTS
     found = medians(read_measured(given.tables).points)
     rows = read_log_rows(given.rows)
     if "tables" in parts:
         tables(found)
+    if "shipped" in parts:
+        shipped(found)
     if "logs" in parts:
         logs(found, rows)
     if "clusters" in parts:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardsim.calibrate.collective import fit_link
 from shardsim.calibrate.fit import Constant, fit_times
 from shardsim.calibrate.gemm import fit_gemm
-from shardsim.cost.collectives import achieved_bandwidth
-from shardsim.values.hardware import Device, LinkConstants
-from shardsim.values.provenance import Provenance
+from shardsim.values.hardware import Device
 
 DEVICE = Device("example", 80e9, 2e12, {"bf16": 300e12, "fp32": 20e12}, 108, 400.0, "example", "invented")
 
@@ -49,18 +46,6 @@ def test_noise_shows_as_error_and_not_as_bias():
     fit = fit_gemm(m, n, k, gemm_times(m, n, k) * noise, DEVICE, "bf16")
     assert fit.median_error == pytest.approx(0.05 * 0.6745, rel=0.35)
     assert abs(fit.bias) < 0.02
-
-
-def test_a_ring_is_recovered_from_its_own_times():
-    size = np.tile(2.0 ** np.arange(16, 31), 3)
-    ranks = np.repeat([2.0, 4.0, 8.0], 15)
-    link = LinkConstants({"default": 0.86}, 0.0, 0.0, 1.5e6, Provenance("fitted", "invented"))
-    wire = 2 * (ranks - 1) / ranks * size
-    seconds = 10e-6 + 2 * (ranks - 1) * 2e-6 + wire / achieved_bandwidth(300e9, "all_reduce", size / ranks, link)
-    fit = fit_link("all_reduce", ranks, size, seconds, 300e9)
-    assert fit.constants["efficiency"] == pytest.approx(0.86, rel=0.01)
-    assert fit.constants["half_bandwidth"] == pytest.approx(1.5e6, rel=0.1)
-    assert fit.median_error < 0.005
 
 
 def test_a_constant_that_the_data_does_not_determine_is_named():

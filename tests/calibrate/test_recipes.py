@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,7 +60,9 @@ def test_corrections_are_small_and_few(name):
         sizes[family] += grid.size
         assert np.abs(grid).max() < 1.5
         # A cube mesh has other rings for every number of GPUs, and TCPX sends through the host: equations miss both.
-        assert np.median(np.abs(grid)) < (0.35 if name in ("nvlink2-mesh-edr", "nvlink4-tcpx") else 0.15)
+        assert np.median(np.abs(grid)) < (
+            0.35 if name in ("nvlink2-mesh-edr", "nvlink4-tcpx", "nvlink4-tcpxo") else 0.15
+        )
     assert max(sizes.values()) <= 200
 
 
@@ -74,6 +78,12 @@ def test_unhealthy_wrong_and_empty_rows_are_left_out(tmp_path):
     assert len(read_log_rows(rows(tmp_path, *lines))) == 1
 
 
+def test_rows_of_unknown_health_are_left_out_only_where_healthy_ones_are_asked_for(tmp_path):
+    path = rows(tmp_path, line(healthy="unknown"), line(healthy="no"), line(healthy=""), line(wrong="12"), line())
+    assert len(read_log_rows(path)) == 1
+    assert len(read_log_rows(path, healthy_only=False)) == 3
+
+
 def test_the_relative_error_that_old_versions_print_is_no_count_of_wrong_values(tmp_path):
     assert len(read_log_rows(rows(tmp_path, line(wrong="4e-07")))) == 1
 
@@ -84,6 +94,34 @@ def test_a_recipe_takes_its_own_rows_inside_and_across_domains(tmp_path):
     points, weights = select(RECIPES["nvlink4-ndr"], logs.where(np.zeros(len(logs), dtype=bool)), logs)
     assert points.device.tolist() == ["dgx-h100", "dgx-h100"]
     assert weights.tolist() == [1.0, 1.0]
+
+
+def test_where_tables_have_a_collective_logs_of_other_machines_do_not_count_inside_a_domain(tmp_path):
+    path = rows(tmp_path, line(nodes=1, gbps=""), line(nodes=1, gbps="", per_node=4), line())
+    logs = read_log_rows(path)
+    tables = replace(logs.where(logs.nodes == 1), device=np.full(2, "h100_sxm"), origin=np.full(2, "x NCCL 2.29"))
+    points, _ = select(RECIPES["nvlink4-ndr"], tables, logs)
+    assert points.device.tolist() == ["h100_sxm", "h100_sxm", "dgx-h100"]
+    fewer = tables.where(tables.gpus_per_node == 4)
+    points, _ = select(RECIPES["nvlink4-ndr"], fewer, logs)
+    assert points.gpus_per_node.tolist() == [4, 8, 8]
+    gathers = replace(tables, kind=np.full(2, "all_gather"))
+    assert len(select(RECIPES["nvlink4-ndr"], gathers, logs)[0]) == 5
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_links_of_which_anything_was_fitted_name_the_product_of_their_cluster(name):
+    cluster = load_cluster(RECIPES[name].cluster)
+    for link, product in (("nvlink", cluster.nvlink.name), ("nic", cluster.nic.name)):
+        constants = load_fabric_profile(name).links[link]
+        fitted = any(note.basis == "fitted" for note in constants.constants.values())
+        assert constants.measured_on == (product if fitted else "")
+
+
+def test_what_was_measured_on_another_product_is_assumed_there():
+    measured = load_fabric_profile("nvlink4-ndr").links["nvlink"].measured_on
+    assert load_cluster("dgx-h100").nvlink.name.startswith(measured)
+    assert not load_cluster("hgx-h800").nvlink.name.startswith(measured)
 
 
 def test_every_recipe_names_a_cluster_of_its_fabric():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 
 import numpy as np
 import pytest
@@ -10,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardsim.cost.collectives import achieved_bandwidth, collective_transfer, message_transfer
-from shardsim.values.hardware import Cluster, Device, FabricConstants, GroupShape, Link, LinkConstants
+from shardsim.errors import InputError
+from shardsim.values.hardware import (
+    Cluster,
+    Correction,
+    Device,
+    FabricConstants,
+    GroupShape,
+    Link,
+    LinkConstants,
+    WayConstants,
+)
 from shardsim.values.provenance import Provenance
 
 NVLINK, NIC = 300e9, 25e9
@@ -142,3 +153,105 @@ def test_an_ideal_tree_between_two_nodes_carries_the_buffer_over_the_adapters_on
 def test_inside_one_domain_an_all_reduce_is_always_the_ring_that_profiles_are_fitted_to():
     for size in (4.0, 1e5, 1e6, 1e9):
         assert collective_transfer("all_reduce", size, inside(8), CLUSTER, FABRIC).algorithm == "ring"
+
+
+@pytest.mark.parametrize(("ranks", "domains", "fewest"), [(9, 2, 1), (12, 2, 4), (15, 2, 7), (16, 2, 8), (17, 3, 1)])
+def test_an_uneven_all_to_all_takes_as_long_as_its_slowest_domain(ranks, domains, fewest):
+    """Each member of a domain of g sends n - g chunks over its own adapter."""
+    shape = GroupShape(ranks, 8, 8, domains, domains, 1, fewest * NIC, fewest)
+    chunk = 8e9 / ranks
+    each = [members * (ranks - members) * chunk / (members * NIC) for members in (8, fewest)]
+    assert seconds("all_to_all", 8e9, shape, IDEAL) == pytest.approx(max(each))
+
+
+WAY = WayConstants("nvls", "Simple", 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, FITTED, FITTED)
+DOUBLED = Correction((10.0,), (3.0,), ((log(2.0),),), FITTED)
+SWITCHED = replace(
+    IDEAL,
+    ways={"all_reduce": (WAY, replace(WAY, algorithm="ring"))},
+    corrections={("all_reduce", "wide", "near"): DOUBLED},
+)
+"""In one domain NVLS is the choice, and measured at twice its equations' time."""
+
+
+def forced(algorithm, shape, fabric=SWITCHED):
+    return collective_transfer("all_reduce", 8e9, shape, CLUSTER, fabric, algorithm=algorithm)
+
+
+def test_what_was_measured_of_the_librarys_choice_corrects_no_other_way():
+    ring = 2 * 8e9 * 7 / 8 / NVLINK
+    assert forced("ring", inside(8)).seconds == pytest.approx(ring)
+    assert forced("nvls", inside(8)).seconds == forced(None, inside(8)).seconds
+    assert forced(None, inside(8)).seconds == pytest.approx(2 * 8e9 * 9 / 8 / NVLINK)
+
+
+def test_a_forced_way_of_many_groups_is_what_it_is_of_each():
+    sizes = np.array([1e3, 1e6, 8e9])
+    many = collective_transfer("all_reduce", sizes, inside(8), CLUSTER, SWITCHED, algorithm="ring").seconds
+    each = [
+        collective_transfer("all_reduce", s, inside(8), CLUSTER, SWITCHED, algorithm="ring") for s in sizes.tolist()
+    ]
+    assert many.tolist() == [transfer.seconds for transfer in each]
+
+
+def test_an_algorithm_that_cannot_serve_the_group_is_refused():
+    with pytest.raises(InputError, match=r"none of the ways .* can serve a group that lies so"):
+        forced("nvls", across(4, 8))
+    only = replace(SWITCHED, ways={"all_reduce": (WAY,)})
+    for domains in (4, np.array([1.0, 4.0])):
+        with pytest.raises(InputError, match="can serve"):
+            forced(None, replace(across(4, 8), domains=domains), only)
+
+
+def test_an_unknown_algorithm_or_data_type_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"has no algorithm 'foo' on ideal .*one of nvls, ring"):
+        forced("foo", inside(8))
+    with pytest.raises(InputError, match="'foo' is no data type"):
+        collective_transfer("all_reduce", 8e9, inside(8), CLUSTER, SWITCHED, dtype="foo")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "FP8", "float8", "e4m3", "i8", "int8_t", "char", "torch.float8_e5m2"])
+def test_switches_add_no_8_bit_type_by_any_spelling(dtype):
+    assert collective_transfer("all_reduce", 8e9, inside(8), CLUSTER, SWITCHED, dtype=dtype).algorithm.startswith(
+        "ring"
+    )
+
+
+def believing(**times):
+    """A fabric on which the library believes one thing of each way and achieves another: fixed times."""
+    ways = {name: replace(WAY, algorithm=name, protocol="", base_latency=done) for name, (_, done) in times.items()}
+    beliefs = tuple(replace(way, base_latency=times[name][0]) for name, way in ways.items())
+    return replace(IDEAL, ways={"all_reduce": tuple(ways.values())}, tuning={"all_reduce": beliefs})
+
+
+@pytest.mark.parametrize(("achieved", "taken"), [(1.4, "tree"), (1.6, "ring")])
+def test_the_librarys_choice_is_taken_unless_another_way_achieves_far_more(achieved, taken):
+    fabric = believing(ring=(2.0, 1.0), tree=(1.0, achieved))
+    assert collective_transfer("all_reduce", 8.0, across(4, 8), CLUSTER, fabric).algorithm == taken
+    many = collective_transfer("all_reduce", np.array([8.0, 80.0]), across(4, 8), CLUSTER, fabric)
+    assert many.seconds == pytest.approx([1.0 if taken == "ring" else achieved] * 2)
+
+
+def test_corrections_of_other_types_hold_for_8_bit_ones_where_those_have_none():
+    doubled = {("all_reduce", "wide", "near"): DOUBLED, ("all_reduce", "wide", "far"): DOUBLED}
+    ring = replace(IDEAL, ways={"all_reduce": (replace(WAY, algorithm="ring"),)}, corrections=doubled)
+    for shape in (inside(8), across(4, 2)):
+        half, byte = (
+            collective_transfer("all_reduce", 8e9, shape, CLUSTER, ring, dtype=dtype).seconds
+            for dtype in ("half", "int8")
+        )
+        assert byte == half
+    none = replace(DOUBLED, log_ratio=((0.0,),))
+    own = replace(ring, corrections={**doubled, ("all_reduce", "narrow", "near"): none})
+    half, byte = (
+        collective_transfer("all_reduce", 8e9, inside(8), CLUSTER, own, dtype=dtype).seconds
+        for dtype in ("half", "int8")
+    )
+    assert half == pytest.approx(2.0 * byte)
+
+
+def test_a_group_beyond_a_correction_is_assumed():
+    one = replace(SWITCHED, corrections={("all_reduce", "wide", "near"): DOUBLED})
+    assert collective_transfer("all_reduce", 8e9, inside(8), CLUSTER, one).provenance.basis == "fitted"
+    assert collective_transfer("all_reduce", 8e9, inside(4), CLUSTER, one).provenance.basis == "assumed"
+    assert collective_transfer("all_reduce", 8.0, inside(8), CLUSTER, one).provenance.basis == "assumed"

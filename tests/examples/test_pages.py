@@ -102,7 +102,8 @@ JSON_OUTPUTS = {
     "shardsim.model/1": "model show llama-3-8b",
     "shardsim.catalog/1": "catalog",
     "shardsim.collective/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8",
-    "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2",
+    "shardsim.collectives/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8,16",
+    "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2 --gpus-per-node 2 --cluster dgx-h100",
     "shardsim.gemm-fit/1": "calibrate gemm gemms.csv --device h100-sxm-80gb",
     "shardsim.roofline/1": "model roofline llama-3-8b --cluster dgx-h100",
 }
@@ -116,7 +117,17 @@ GEMMS = (
 """Products of two GPUs."""
 NODE = ("     GPU0 GPU1 NIC0", "GPU0 X NV2 PIX", "GPU1 NV2 X PIX", "NIC0 PIX PIX X")
 """What nvidia-smi topo -m prints of a small node."""
-AS_A_WHOLE = {"stages.seconds", "groups", "skipped", "notes", "operators", "refused", "fits.layout_time"}
+AS_A_WHOLE = {
+    "stages.seconds",
+    "groups",
+    "skipped",
+    "notes",
+    "operators",
+    "refused",
+    "fit.left_aside",
+    "fits.layout_time",
+    "answers",
+}
 """Keys that are described by their own line and not taken apart."""
 
 

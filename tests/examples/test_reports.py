@@ -48,6 +48,18 @@ def test_a_report_is_what_its_script_makes(report, tmp_path):
             assert cells(folder / name) == cells(report / name), name
 
 
+def test_tensor_parallelism_pays_inside_nvlink_and_not_across_100_gb_per_s_of_infiniband():
+    with (ROOT / "reports" / "tp-all-reduce" / "layer.csv").open(newline="") as stream:
+        rows = {(row["cluster"], int(row["tp"])): row for row in csv.DictReader(stream)}
+    share = {key: float(row["share"]) for key, row in rows.items() if row["share"]}
+    for cluster in ("dgx-2h", "dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72"):
+        assert share[cluster, 2] < share[cluster, 8] < 0.5  # of the matrix products, inside a node
+    assert share["nvlink900-ib100", 32] > 1
+    assert share["ib100-only", 4] > 1
+    assert share["ib100-only", 8] > 20 * share["nvlink900-ib100", 8]  # the same GPU
+    assert all(rows[c, 64]["share"] == "" for c, _ in rows)  # 96 heads do not divide by 64
+
+
 def test_every_report_is_in_the_index():
     index = (ROOT / "reports" / "README.md").read_text()
     assert all(f"({report.name}/README.md)" in index for report in REPORTS)

@@ -268,6 +268,17 @@ def test_a_device_path_in_a_cluster_starts_from_the_clusters_folder(edit, monkey
     assert load_cluster(cluster).device.name == "l40s"
 
 
+def test_a_fabric_profile_path_in_a_cluster_starts_from_the_clusters_folder(tmp_path, monkeypatch):
+    (tmp_path / "own.yaml").write_text("based_on: nvlink4-ndr\ntitle: ours\n", encoding="utf-8")
+    cluster = tmp_path / "ours.yaml"
+    cluster.write_text("based_on: dgx-h100\ntitle: ours\nfabric_profile: ./own.yaml\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path.parent)
+    assert load_fabric_profile(load_cluster(str(cluster)).fabric_profile).name == "own"
+    # What is set on the command line starts from where the command runs.
+    monkeypatch.chdir(tmp_path)
+    assert load_cluster("dgx-h100", changes={"cluster.fabric_profile": "own.yaml"}).fabric_profile == "own.yaml"
+
+
 @pytest.mark.parametrize("load", [load_device, load_cluster, load_kernel_profile, load_fabric_profile])
 def test_a_directory_an_absent_and_an_empty_file_are_refused(load, tmp_path):
     (tmp_path / "empty.yaml").touch()

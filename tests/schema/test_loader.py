@@ -174,8 +174,8 @@ def test_aliases_work_and_alias_bombs_do_not():
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"\xff\xfe\x00", "is not UTF-8 text"),
-        (b"\x89PNG\r\n\x1a\n", "is not UTF-8 text"),
+        (b"\xff\xfe\x00", "is neither UTF-8 nor UTF-16 text"),
+        (b"\x89PNG\r\n\x1a\n", "is neither UTF-8 nor UTF-16 text"),
         (b"a: " + b"x" * 4_000_000, "is larger than 4 MB"),
     ],
 )

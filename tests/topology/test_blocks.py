@@ -43,3 +43,8 @@ def test_many_groups_at_once_are_what_each_is_alone():
     alone = [block_shape(cluster, g, n) for g, n in zip(gpus.tolist(), nodes.tolist(), strict=True)]
     assert together.nic_share.tolist() == [shape.nic_share for shape in alone]
     assert together.leaves.tolist() == [shape.leaves for shape in alone]
+
+
+def test_the_emptiest_domain_of_uneven_groups_is_told():
+    shape = ranks_shape(load_cluster("dgx-h100"), 17)
+    assert (shape.ranks_per_domain, shape.fewest_per_domain, shape.domains, shape.nic_share) == (8, 1, 3, 50e9)

@@ -52,6 +52,7 @@ def counted_shape(cluster, layout, axis):
         nodes=max(len(count) for count in nodes),
         leaves=max(len(touched) for touched in leaves),
         nic_share=fewest * (cluster.nic.bandwidth * cluster.nics_per_node / cluster.gpus_per_node),
+        fewest_per_domain=fewest,
     )
 
 

@@ -83,7 +83,8 @@ def test_unhealthy_rows_are_predicted_and_kept_out_of_the_other_groups(tmp_path)
     found = validate_collectives(table(tmp_path, *rows))
     groups = dict(found.groups)
     assert {group.name: group.rows for group in groups["healthy"]} == {"yes": 1, "no": 1}
-    assert [group.rows for group in groups["GPU, GPUs a node, dtype (healthy)"]] == [1]
+    assert [group.rows for group in groups["GPU, dtype, reach, collective (healthy)"]] == [1]
+    assert (found.headline.rows, found.overall.rows) == (1, 2)
 
 
 def test_missing_columns_are_all_named(tmp_path):
@@ -102,3 +103,67 @@ def test_the_command_writes_one_row_for_each_input_row(tmp_path):
     lines = out.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "id,measured,predicted,error,status,reason"
     assert [line.split(",")[0] for line in lines[1:]] == [f"r{n}" for n in range(6, 12)]
+
+
+def test_groups_tell_gpu_dtype_reach_and_collective_apart_and_leave_small_buffers_out(tmp_path):
+    rows = [
+        f"a,log,H100,8,{nodes},,{kind},{size},{50 * nodes},yes,{dtype},,"
+        for nodes, kind, dtype, size in [
+            (1, "all_reduce", "half", 2**16),
+            (1, "all_reduce", "float16", 2**30),
+            (1, "all_reduce", "half", 2**15),
+            (2, "all_reduce", "half", 2**20),
+            (2, "all_reduce", "half", 2**19),
+            (2, "alltoall", "int8", 2**30),
+        ]
+    ]
+    groups = dict(validate_collectives(table(tmp_path, *rows)).groups)
+    found = {g.name: (g.predicted, g.sizes) for g in groups["GPU, dtype, reach, collective (healthy)"]}
+    assert found == {
+        "H100 x 8, fp16, 1 node, all_reduce": (2, (2.0**16, 2.0**30)),
+        "H100 x 8, fp16, nodes, all_reduce": (1, (2.0**20, 2.0**20)),
+        "H100 x 8, int8, nodes, all_to_all": (1, (2.0**30, 2.0**30)),
+    }
+    assert [(g.name, g.predicted) for g in groups["size (healthy)"]] == [
+        ("1 node, 64 KiB and more", 2),
+        ("1 node, under 64 KiB", 1),
+        ("nodes, 1 MiB and more", 2),
+        ("nodes, under 1 MiB", 1),
+    ]
+
+
+def test_rows_of_a_source_that_the_profile_was_fitted_to_are_told_apart(tmp_path):
+    """nvlink4-ndr cites xxrjun/nccl-tests-cluster; an address of the same owner is not that."""
+    sources = ("https://github.com/xxrjun/nccl-tests-cluster/blob/x/y.log", "https://github.com/xxrjun/other", "log")
+    rows = [f"a,{source},H100,8,1,,all_reduce,1048576,40,yes,float,dgx-h100," for source in sources]
+    groups = dict(validate_collectives(table(tmp_path, *rows)).groups)
+    assert {g.name: g.predicted for g in groups["source (healthy)"]} == {
+        "one that the profile was fitted to": 1,
+        "others": 2,
+    }
+
+
+def test_every_group_is_printed_with_its_sizes_within_a_hundred_columns(tmp_path):
+    rows = [
+        f"a,log,H100-80GB-HBM3,{n},1,,{kind},{size},{20 + size / 2e5:.0f},yes,double,dgx-h100,"
+        for n in (2, 4, 6, 8)
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+        for size in (2**16, 2**34)
+    ]
+    result = CliRunner().invoke(main, ["validate", "collectives", str(table(tmp_path, *rows))])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum("64Ki..16Gi" in line and "H100-80GB-HBM3 x" in line for line in lines) == 16
+    assert not any("more (--json)" in line or "…" in line for line in lines)
+
+
+def test_an_unknown_data_type_is_a_skipped_row_with_its_reason(tmp_path):
+    found = one(tmp_path, "a,log,H100,8,1,,all_reduce,1024,10,yes,float9,,")
+    assert (found.status, found.reason) == ("skipped", "'float9' is no data type")
+
+
+def test_a_table_in_utf_16_is_read(tmp_path):
+    path = table(tmp_path, "a,log,H100,8,1,,all_reduce,1024,10,yes,float,,")
+    path.write_bytes(path.read_text(encoding="utf-8").encode("utf-16"))
+    assert validate_collectives(path).rows[0].status == "ok"

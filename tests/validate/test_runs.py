@@ -181,7 +181,7 @@ def _header() -> bytes:
         (_header(), "a header but no rows"),
         (_header() + b"\nA100,1,2", "is the file cut off?"),
         (_header() + b"\n" + b'"A100', "is the file cut off?"),
-        (b"\xff\xfe" + _header(), "is not UTF-8 text"),
+        (b"\xff\xfe" + b"\x00\xd8" * 2, "is neither UTF-8 nor UTF-16 text"),
         (_header() + b"\n\0", "NUL"),
         (_header() + b",gpu\n" + b"1," * 10 + b"1\n", "'gpu' is there twice"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, get_args
@@ -11,11 +11,11 @@ import numpy as np
 
 from shardsim.calibrate.fit import Constant, fit_times
 from shardsim.calibrate.points import Array, Mask, Points, joined
-from shardsim.calibrate.smooth import knots_between, smooth_grid, spread_rows
+from shardsim.calibrate.smooth import knots_around, knots_between, smooth_grid, spread_rows
 from shardsim.calibrate.ways import Place, fit_ways, way_times
 from shardsim.cost.algorithms import bus_factor
 from shardsim.cost.collectives import collective_transfer, far_members, message_transfer
-from shardsim.cost.corrections import dtype_class
+from shardsim.cost.corrections import correction_family
 from shardsim.topology.blocks import block_shape
 from shardsim.values.hardware import Cluster, Correction, FabricConstants, LinkConstants, WayConstants
 from shardsim.values.num import Num, larger
@@ -42,6 +42,7 @@ _MOST_ROWS = {"near": 6, "far": 6}
 _FEWEST_NEAR_ROWS = 3
 _BUDGET = 200
 """Most numbers of the corrections of one class of data types that a profile may have (-)."""
+_MOST_SHARE = 0.99
 _FINE = 8
 _SAFETY = 0.9
 
@@ -111,7 +112,6 @@ def fit_fabric(
     sources: Sources = Sources(),
     *,
     near_basis: Basis = "fitted",
-    adapters_limit: bool = False,
 ) -> FabricFit:
     """Fit a fabric profile to measured collectives.
 
@@ -131,8 +131,6 @@ def fit_fabric(
     sources : Sources
     near_basis : {"fitted", "assumed"}
         Assumed where the machines measured inside a domain differ from the one described.
-    adapters_limit : bool
-        Whether the adapters alone limit every way across domains, so that all reach the same share of them.
 
     Returns
     -------
@@ -143,22 +141,25 @@ def fit_fabric(
     fabric = replace(base, name=name, corrections={})
     if like is not None:
         fabric = _with_far(fabric, like, sources)
-    if adapters_limit:
-        fabric = _with_equal_far_shares(fabric)
     qualities: list[Quality] = []
     corrections: dict[tuple[str, str, str], Correction] = {}
     ways: dict[str, tuple[WayConstants, ...]] = dict(fabric.ways)
     for place in get_args(Place):
-        for kind in KINDS:
-            some = (points.kind == kind) & (across == (place == "far"))
+        here = across == (place == "far")
+        measured = [kind for kind in KINDS if np.sum(here & (points.kind == kind)) >= FEWEST]
+        if place == "far":
+            ways |= {k: _alike_on_adapters(ways[k]) for k in measured if ways[k][0].far.source != sources.analogy}
+        for kinds in _together(measured, place):
+            some = here & np.isin(points.kind, kinds)
+            trial = replace(fabric, ways={kind: ways[kind] for kind in kinds})
+            ways |= fit_ways(kinds, points.where(some), cluster, trial, place, weights[some])
+        for kind in measured:
+            some = here & (points.kind == kind)
             chosen, weight = points.where(some), weights[some]
-            if len(chosen) < FEWEST:
-                continue
-            trial = replace(fabric, ways={kind: ways[kind]})
-            fitted = fit_ways(kind, chosen, cluster, trial, place, weight, equal_shares=adapters_limit)
+            fitted = ways[kind]
             trial = replace(fabric, ways={kind: fitted})
             used = sum(len(c.log2_bytes) * len(c.log2_members) for key, c in corrections.items() if key[1] == "wide")
-            later = [k for k in KINDS[KINDS.index(kind) + 1 :] if (points.kind[across == (place == "far")] == k).any()]
+            later = measured[measured.index(kind) + 1 :]
             rows = _rows(place, used, len(later), 80 if across.any() else 0)
             alone = place == "far" and set(points.kind[across].tolist()) <= {kind, "send_recv"}
             grids, found = _corrected(
@@ -168,7 +169,7 @@ def fit_fabric(
             qualities += found
             basis: Basis = near_basis if place == "near" else "fitted"
             ways[kind] = _noted(fitted, place, basis, getattr(sources, place), found)
-        _fill(ways, place, sources)
+        _fill(ways, place, sources, fabric.tuning)
     fabric = replace(fabric, ways=ways, corrections=corrections)
     links = _links(fabric, cluster, points, across, sources)
     return FabricFit(replace(fabric, links=links), tuple(qualities))
@@ -202,13 +203,32 @@ def _version(origin: str) -> int:
     return sum(number * 1000 ** (3 - place) for place, number in enumerate(numbers[:4]))
 
 
-def _with_equal_far_shares(fabric: FabricConstants) -> FabricConstants:
-    """Give every way but LL, whose flags double its bytes, the share of the adapters that a ring has."""
-    ways = {}
-    for kind, own in fabric.ways.items():
-        most = max(way.far_share for way in own)
-        ways[kind] = tuple(way if way.protocol == "LL" else replace(way, far_share=most) for way in own)
-    return replace(fabric, ways=ways)
+def _together(kinds: list[CollectiveKind], place: Place) -> list[list[CollectiveKind]]:
+    """Collectives that are fitted together, by one ring: so an all-reduce by ring takes what its halves take.
+
+    A broadcast's ring does not send in all directions at once: between nodes only, where adapters decide, it is alike.
+    """
+    apart = ("all_to_all", "broadcast") if place == "near" else ("all_to_all",)
+    rings: list[CollectiveKind] = [kind for kind in kinds if kind not in apart]
+    return [*([rings] if rings else []), *([kind] for kind in kinds if kind in apart)]
+
+
+_ALIKE = ("ring", "tree", "nvls_tree")
+
+
+def _alike_on_adapters(ways: tuple[WayConstants, ...]) -> tuple[WayConstants, ...]:
+    """Let rings and trees start from one share of the adapters: those not measured then take that of those measured.
+
+    What an adapter and its path give is theirs and not the algorithm's. NCCL chooses as if a tree had four fifths of a
+    ring; where both were measured (GH200, Slingshot), a tree between two nodes had 0.98 of it. One fabric is thin
+    evidence: it is where a fit starts, and what is measured moves it. Not so LL, whose flags double its bytes.
+    """
+    ring = next((way.far_share for way in ways if (way.algorithm, way.protocol) == ("ring", "Simple")), None)
+    if ring is None:
+        return ways
+    return tuple(
+        replace(way, far_share=ring) if way.algorithm in _ALIKE and way.protocol != "LL" else way for way in ways
+    )
 
 
 def _with_far(fabric: FabricConstants, like: FabricConstants, sources: Sources) -> FabricConstants:
@@ -242,10 +262,15 @@ _CONSTANTS: dict[Place, tuple[str, ...]] = {
 }
 
 
-def _fill(ways: dict[str, tuple[WayConstants, ...]], place: Place, sources: Sources) -> None:
+def _fill(
+    ways: dict[str, tuple[WayConstants, ...]],
+    place: Place,
+    sources: Sources,
+    library: Mapping[str, Sequence[WayConstants]],
+) -> None:
     """Where a collective was not measured but another was, take over what the same ways achieved there.
 
-    Direct messages and parallel trees use a link as a ring's does: they take over its share only.
+    Other ways keep the library's ratio to the ring of the same protocol.
     """
     known = [kind for kind in KINDS if getattr(ways[kind][0], place).basis == "fitted"]
     fitted = [kind for kind in known if kind in ("all_reduce", "all_gather", "reduce_scatter")]
@@ -256,23 +281,33 @@ def _fill(ways: dict[str, tuple[WayConstants, ...]], place: Place, sources: Sour
             continue
         model = next((k for k in ("all_gather", "reduce_scatter", "all_reduce") if k in fitted), fitted[0])
         others = {(way.algorithm, way.protocol): way for way in ways[model]}
-        ways[kind] = tuple(_like(way, others, place, sources) for way in ways[kind])
+        expected = {(way.algorithm, way.protocol): way for way in library.get(model, ())}
+        ways[kind] = tuple(_like(way, others, place, sources, expected) for way in ways[kind])
 
 
 def _like(
-    way: WayConstants, others: Mapping[tuple[str, str], WayConstants], place: Place, sources: Sources
+    way: WayConstants,
+    others: Mapping[tuple[str, str], WayConstants],
+    place: Place,
+    sources: Sources,
+    library: Mapping[tuple[str, str], WayConstants],
 ) -> WayConstants:
     note = Provenance("assumed", sources.kin)
     other = others.get((way.algorithm, way.protocol))
     if other is not None:
         return _changed(way, place, note, {name: getattr(other, name) for name in _CONSTANTS[place]})
-    ring = others.get(("ring", way.protocol))
-    share = f"{place}_share"
-    if ring is not None:
+    ring, expected = (known.get(("ring", way.protocol)) for known in (others, library))
+    if ring is None or expected is None:
+        return _changed(way, place, note, {})
+    if place == "near":
         # NCCL grants a parallel tree three quarters of a ring's bandwidth.
-        factor = 0.75 if way.algorithm == "pat" else 1.0
-        return _changed(way, place, note, {share: factor * getattr(ring, share)})
-    return _changed(way, place, note, {})
+        return _changed(way, place, note, {"near_share": (0.75 if way.algorithm == "pat" else 1.0) * ring.near_share})
+    alike = way.algorithm in _ALIKE and way.protocol != "LL"
+    share = ring.far_share if alike else min(way.far_share * ring.far_share / expected.far_share, _MOST_SHARE)
+    # All messages of an all-to-all are on their way at once: its steps are not a ring's.
+    slower = 1.0 if way.algorithm == "direct" else ring.far_step / expected.far_step
+    found = {"far_share": share, "far_base": ring.far_base, "far_step": way.far_step * slower}
+    return _changed(way, place, note, found)
 
 
 def _changed(way: WayConstants, place: Place, note: Provenance, values: Mapping[str, Any]) -> WayConstants:
@@ -314,20 +349,30 @@ def _corrected(
     """Fit the corrections of both classes of data types, and say how well the result fits."""
     grids: dict[tuple[str, str, str], Correction] = {}
     qualities: list[Quality] = []
-    families = np.array([dtype_class(dtype) for dtype in points.dtype.tolist()])
+    families = np.array([correction_family(kind, dtype) for dtype in points.dtype.tolist()])
     for family in np.unique(families).tolist():
         some = families == family
         chosen = points.where(some)
         plain = way_times(kind, chosen, cluster, fabric)
         final = fabric
-        if len(chosen) >= FEWEST_GRID and most_rows and (place == "near" or family == "wide"):
+        if most_rows and (place == "near" or family == "wide"):
             grid = _grid(
                 kind, family, place, chosen, weights[some], plain, cluster, fabric, source, most_rows, alone=alone
             )
-            grids[kind, family, place] = grid
             final = replace(fabric, corrections={(kind, family, place): grid})
+            worse = _off(way_times(kind, chosen, cluster, final), chosen) > _off(plain, chosen)
+            if worse or len(chosen) < FEWEST_GRID:
+                # Few points, or groups of one size that lie otherwise and contradict each other: no correction serves
+                # them. That it corrects nothing still tells where they lie.
+                grid = replace(grid, log_ratio=tuple((0.0,) * len(row) for row in grid.log_ratio))
+                final = replace(fabric, corrections={(kind, family, place): grid})
+            grids[kind, family, place] = grid
         qualities += _quality(kind, family, place, chosen, plain, way_times(kind, chosen, cluster, final))
     return grids, qualities
+
+
+def _off(times: Array, points: Points) -> float:
+    return float(np.median(np.abs(np.log(times / points.seconds))))
 
 
 def _grid(
@@ -349,6 +394,7 @@ def _grid(
     knots = _NEAR_KNOTS if place == "near" else _FAR_KNOTS
     if place == "far" and alone and len(points) >= _POINTS_A_FINE_KNOT * len(_FINE_FAR_KNOTS):
         knots, most = _FINE_FAR_KNOTS, _MOST_FINE_ROWS
+    knots = knots_around(np.log2(points.size), knots)
     rows = spread_rows(members, most)
     together = float(np.median(shape.ranks_per_node))
 
@@ -419,10 +465,12 @@ def _quality(kind: str, family: str, place: Place, points: Points, plain: Array,
 
 _HUGE = 2.0**34
 _SMALL_MESSAGE = 2.0**20
+_SPAN, _FEW = 64.0, 0.1
+"""Largest over smaller messages, and the latter's share, from which it is seen how bandwidth rises with size (-)."""
 _MESSAGE = (
     Constant("efficiency", 0.8, 0.05, 1.0),
     Constant("latency", 1e-5, 1e-6, 1e-3),
-    Constant("half", 1e5, 1.0, 1e8),
+    Constant("half", 1e5, 1.0, 1e9),
 )
 
 
@@ -454,6 +502,9 @@ def _links(
         some = (points.kind == "send_recv") & (across == (link == "nic"))
         if some.sum() >= FEWEST:
             links[link] = _message_link(links[link], link, points.where(some), cluster, fabric, sources)
+        fitted = any(note.basis == "fitted" for note in links[link].constants.values())
+        product = (cluster.nvlink if link == "nvlink" else cluster.nic).name
+        links[link] = replace(links[link], measured_on=product if fitted else "")
     return links
 
 
@@ -471,21 +522,25 @@ def _message_link(
         return np.asarray(sent.seconds)
 
     small = points.size.min() < _SMALL_MESSAGE
-    found = fit_times(times, points.seconds, _MESSAGE if small else _MESSAGE[:1])
+    rising = np.mean(points.size <= points.size.max() / _SPAN) >= _FEW
+    free = [c for c in _MESSAGE if {"latency": small, "half": rising}.get(c.name, True)]
+    found = fit_times(times, points.seconds, free)
     source = sources.far if link == "nic" else sources.near
     note = Provenance("fitted", source, round(found.median_error, 4), found.points)
-    names = ("efficiency.send_recv", *(("base_latency", "step_latency", "half_bandwidth") if small else ()))
+    latencies = ("base_latency", "step_latency") if small else ()
+    names = ("efficiency.send_recv", *(("half_bandwidth",) if rising else ()), *latencies)
     return replace(_with_message(own, found.constants), constants={**own.constants, **dict.fromkeys(names, note)})
 
 
 def _with_message(own: LinkConstants, constants: Mapping[str, float]) -> LinkConstants:
     """A link with other constants of messages; large messages say nothing of latencies, which then stay."""
-    own = replace(own, efficiency={**own.efficiency, "send_recv": constants["efficiency"]})
+    shares = {**own.efficiency, "send_recv": constants["efficiency"]}
+    own = replace(own, efficiency=shares, half_bandwidth_bytes=constants.get("half", own.half_bandwidth_bytes))
     if "latency" not in constants:
         return own
     # A message pays both, so that only their sum is known.
     half = 0.5 * constants["latency"]
-    return replace(own, base_latency=half, step_latency=half, half_bandwidth_bytes=constants["half"])
+    return replace(own, base_latency=half, step_latency=half)
 
 
 def predict(points: Points, cluster: Cluster, fabric: FabricConstants) -> Array:

@@ -54,7 +54,10 @@ def fabric_yaml(
 def _links(links: Mapping[str, LinkConstants]) -> list[str]:
     lines = ["links:"]
     for name, link in links.items():
-        lines += [f"  {name}:", "    efficiency:"]
+        lines += [f"  {name}:"]
+        if link.measured_on:
+            lines.append(f"    measured_on: {json.dumps(link.measured_on)}")
+        lines.append("    efficiency:")
         for kind, share in link.efficiency.items():
             lines.append(f"      {kind}: {_constant(f'{share:.4g}', link.provenance_of(kind))}")
         values = {

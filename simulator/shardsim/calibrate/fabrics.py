@@ -14,7 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from shardsim.calibrate.fabric import FabricFit, Sources, all_points, crosses, fit_fabric, newest_first
+from shardsim.calibrate.fabric import (
+    REPORTED_FROM,
+    FabricFit,
+    Sources,
+    all_points,
+    crosses,
+    fit_fabric,
+    newest_first,
+    predict,
+)
 from shardsim.calibrate.fabricfile import fabric_yaml
 from shardsim.calibrate.logrows import read_log_rows
 from shardsim.calibrate.measured import medians, read_measured
@@ -31,6 +40,9 @@ HEADER = (
 
 def select(recipe: FabricRecipe, tables: Points, logs: Points) -> tuple[Points, Array]:
     """Points of a recipe and their weights.
+
+    Where tables have a collective for groups as large or larger, logs do not count inside a domain: theirs are other
+    machines and other versions of the library.
 
     Parameters
     ----------
@@ -52,6 +64,8 @@ def select(recipe: FabricRecipe, tables: Points, logs: Points) -> tuple[Points, 
     near = np.isin(logs.device, recipe.near) & inside
     if recipe.near_ranks:
         near &= np.isin(logs.ranks, recipe.near_ranks)
+    for kind in np.unique(measured.kind):
+        near &= (logs.kind != kind) | (logs.ranks > measured.ranks[measured.kind == kind].max())
     far = np.isin(logs.device, recipe.far) & ~inside
     parts = [measured, logs.where(near), logs.where(far)]
     weights = [newest_first(measured) if len(measured) else np.zeros(0), *(np.ones(len(part)) for part in parts[1:])]
@@ -98,10 +112,39 @@ def fit_recipes(
             weights,
             Sources(),
             near_basis=recipe.near_basis,
-            adapters_limit=recipe.adapters_limit,
         )
         fitted[name] = found.fabric
         yield name, found
+
+
+def table_cells(tables: Points) -> Iterator[tuple[str, Points, Array]]:
+    """Compare shipped profiles with the measured database, newest library, where bandwidth matters.
+
+    Parameters
+    ----------
+    tables : Points
+        Of the measured database; ``device`` is its folder.
+
+    Yields
+    ------
+    str
+        GPU, ranks, data type and collective.
+    Points
+    ndarray of float
+        Predicted over measured time, less one (-), shape (points,).
+    """
+    seen: set[str] = set()
+    for name, recipe in load_recipes().recipes.items():
+        if not recipe.tables or recipe.tables[0] in seen:
+            continue
+        seen.update(recipe.tables)
+        chosen = tables.where(np.isin(tables.device, recipe.tables) & (tables.size >= REPORTED_FROM["near"]))
+        chosen = chosen.where(newest_first(chosen) == 1.0)
+        error = predict(chosen, load_cluster(recipe.cluster), load_fabric_profile(name)) / chosen.seconds - 1.0
+        columns = (chosen.ranks.tolist(), chosen.dtype.tolist(), chosen.kind.tolist())
+        cells = np.array([f"{name} x {ranks:g}, {dtype}, {kind}" for ranks, dtype, kind in zip(*columns, strict=True)])
+        for cell in np.unique(cells).tolist():
+            yield cell, chosen.where(cells == cell), error[cells == cell]
 
 
 def citations(recipe: FabricRecipe, tables: Points, logs: Points) -> dict[str, str]:

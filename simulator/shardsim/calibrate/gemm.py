@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -43,6 +43,19 @@ TILE_CONSTANTS = (
 
 TETHER = 0.002
 """Weight of the starts against the measurements (-): what a table does not determine stays near them."""
+
+ROWS_A_CONSTANT = 10
+"""Fewest measurements for each constant that is fitted freely (-)."""
+
+KEPT_OF_A_SMALL_TABLE = ("burst_decay", "sharpness")
+
+TIED_CONSTANTS = (
+    *(c for c in TILE_CONSTANTS if c.name not in (*TILE_NAMES, *KEPT_OF_A_SMALL_TABLE)),
+    Constant("largest_tile", 0.95, 0.3, 1.3),
+    Constant("area_exponent", 0.2, 1e-3, 0.6),
+)
+"""Those of a small table: tiles fall behind the largest by a power of their area, and what only many products can tell
+apart stays where the search starts."""
 
 QUANTIZATION_CONSTANTS = (
     Constant("quantization_traffic", 6.0, 1.0, 40.0),
@@ -207,24 +220,43 @@ def fit_tiles(
     Returns
     -------
     Fit
-        Constants named as in a kernel profile, those of tiles by the tile's name.
+        Constants named as in a kernel profile, those of tiles by the tile's name. Of a table with less than
+        ``ROWS_A_CONSTANT`` products for each, fewer are free (``TIED_CONSTANTS``), and layouts are not told apart.
     """
-    constants = [
-        replace(c, start=min(max(starts.get(c.name, c.start), c.least), c.most))
-        for c in TILE_CONSTANTS
-        if c.name not in TILE_NAMES[tiles:]
-    ]
+    constants = _from(starts, (c for c in TILE_CONSTANTS if c.name not in TILE_NAMES[tiles:]))
     if overhead is not None:
         constants = [*constants[1:], *QUANTIZATION_CONSTANTS]
     if layouts is not None:
         constants = [*constants, *(c for c in LAYOUT_CONSTANTS if c.name in layouts)]
+    tied = overhead is None and len(m) < ROWS_A_CONSTANT * len(constants)
+    kept = {c.name: c.start for c in constants if c.name in KEPT_OF_A_SMALL_TABLE} if tied else {}
+    if overhead is not None:
+        kept = {"gemm_overhead": overhead}
+
+    def full(found: Mapping[str, float]) -> dict[str, float]:
+        return {**kept, **(untied(found, tiles) if tied else found)}
 
     def times(found: Mapping[str, float]) -> Array:
-        known = found if overhead is None else {**found, "gemm_overhead": overhead}
-        return predicted_seconds(m, n, k, known, device, precision, layouts=layouts)
+        return predicted_seconds(m, n, k, full(found), device, precision, layouts=layouts)
 
-    fit = fit_times(times, seconds, constants, tether)
-    return fit if overhead is None else replace(fit, constants={"gemm_overhead": overhead, **fit.constants})
+    fit = fit_times(times, seconds, _from(starts, TIED_CONSTANTS) if tied else constants, tether)
+    return replace(fit, constants=full(fit.constants))
+
+
+def untied(constants: Mapping[str, float], tiles: int) -> dict[str, float]:
+    """Share of its multiprocessor's peak that each tile reaches, by the power of its area."""
+    largest, exponent = constants["largest_tile"], constants["area_exponent"]
+    names = TILE_NAMES[:tiles]
+    shares = {name: largest * (area / AREAS[tiles - 1]) ** exponent for name, area in zip(names, AREAS, strict=False)}
+    return {
+        **{name: value for name, value in constants.items() if name not in ("largest_tile", "area_exponent")},
+        **shares,
+    }
+
+
+def _from(starts: Mapping[str, float], constants: Iterable[Constant]) -> list[Constant]:
+    """Constants whose search starts at those of a kindred device, within their bounds."""
+    return [replace(c, start=min(max(starts.get(c.name, c.start), c.least), c.most)) for c in constants]
 
 
 def predicted_seconds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardsim.calibrate.gemm import LAYOUTS, TILE_NAMES
 from shardsim.values.kernels import GemmResidual, GroupedConstants
@@ -26,6 +26,8 @@ class ProductFit:
     sustained_note : Provenance
     residual : GemmResidual or None
     grouped : tuple of (GroupedConstants, Provenance) or None
+    kept : mapping of str to Provenance
+        Constants that were not fitted but taken over.
     """
 
     constants: Mapping[str, float]
@@ -34,6 +36,7 @@ class ProductFit:
     sustained_note: Provenance
     residual: GemmResidual | None = None
     grouped: tuple[GroupedConstants, Provenance] | None = None
+    kept: Mapping[str, Provenance] = field(default_factory=dict)
 
 
 def gemm_yaml(
@@ -100,7 +103,7 @@ def _product(fit: ProductFit) -> list[str]:
     ]
     lines += [f"    {name}: {_constant(_time(found[name]), note)}" for name in ("fill", "split_overhead")]
     scalars = ("wave_quantization", "burst_cap", "burst_decay", "sharpness")
-    lines += [f"    {name}: {_constant(_share(found[name]), note)}" for name in scalars]
+    lines += [f"    {name}: {_constant(_share(found[name]), fit.kept.get(name, note))}" for name in scalars]
     if any(name in found for name in LAYOUTS):
         lines += ["  layout_time:"]
         lines += [f"    {name}: {_constant(_share(found[name]), note)}" for name in LAYOUTS if name in found]

@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardsim.calibrate.fit import Array, Fit
-from shardsim.calibrate.gemm import TILE_NAMES, GemmTable, fit_tiles, predicted_seconds, with_residual
+from shardsim.calibrate.gemm import (
+    KEPT_OF_A_SMALL_TABLE,
+    TILE_NAMES,
+    GemmTable,
+    fit_tiles,
+    predicted_seconds,
+    with_residual,
+)
 from shardsim.calibrate.gemmfile import ProductFit, gemm_yaml
 from shardsim.calibrate.grouped import fit_grouped
 from shardsim.calibrate.measured_gemm import gemm_tables, mean_of, moe_table
@@ -174,7 +181,7 @@ def deepbench(path: Path) -> tuple[GemmTable, NDArray[np.str_]]:
 
 
 def fit_deepbench(path: Path, device: Device, like: GemmConstants) -> Fit:
-    """Fit the V100's constants, layouts among them, starting from a kindred device's."""
+    """Fit the V100's constants, starting from a kindred device's."""
     table, layouts = deepbench(path)
     starts = starts_of(like)
     return fit_tiles(table.m, table.n, table.k, table.seconds, device, "fp16", layouts=layouts, starts=starts)
@@ -221,7 +228,9 @@ def fit_recipe(
             median, p90 = deepbench_error(rows, device, like)
             note = Provenance("fitted", "deepbench", median, fit.points)
             text = f"{fit.points} points: held out {median:.1%} / {p90:.1%}; at bounds: {', '.join(fit.at_bounds)}"
-            yield "fp16", ProductFit(fit.constants, note, recipe.sustained, Provenance("assumed", "deepbench")), text
+            shared = dict.fromkeys(KEPT_OF_A_SMALL_TABLE, Provenance("assumed", "kindred"))
+            sustained = Provenance("assumed", "deepbench")
+            yield "fp16", ProductFit(fit.constants, note, recipe.sustained, sustained, kept=shared), text
         return
     overhead = None
     for dtype, parts, source in _wanted(recipe, tables):
@@ -265,6 +274,7 @@ def profile_yaml(recipe: GemmRecipe, recipes: GemmRecipes, products: Mapping[str
         "narrow": f"{recipes.tables}: GEMM of {recipe.narrow}",
         "moe": f"{recipes.tables}: MoE of {recipe.moe}",
         "deepbench": recipes.deepbench,
+        "kindred": f"as fitted for {recipe.like}: too few products were measured here to tell them apart",
         **recipes.sources,
     }
     shares = sorted(recipes.alignments[recipe.alignment].items(), key=lambda item: -int(item[0]))

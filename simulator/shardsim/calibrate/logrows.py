@@ -29,19 +29,22 @@ def read_log_rows(path: Path, data: Sequence[Path] = (), *, healthy_only: bool =
     data : sequence of Path
         A user's own data folders, for the rules from words to clusters.
     healthy_only : bool
-        Take rows marked as healthy, with no wrong values, only.
+        Take rows marked as healthy only; otherwise leave out only those marked ``no``, as for rows that
+        ``shardsim calibrate nccl --out`` wrote, whose health nobody has judged.
 
     Returns
     -------
     Points
-        ``device`` is the catalog cluster; rows of unknown machines and without a time are left out.
+        ``device`` is the catalog cluster; rows of unknown machines, with wrong values and without a time are left
+        out.
     """
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
     rules = measured_names(data).collectives
     found: list[dict[str, Any]] = []
     for row in table.to_dict("records"):
         # Old versions print the largest relative error in place of a count: below 1, nothing is wrong.
-        if healthy_only and (row["healthy"] != "yes" or (_number(row["wrong"]) or 0.0) >= 1.0):
+        is_healthy = row["healthy"] == "yes" if healthy_only else row["healthy"] != "no"
+        if not is_healthy or (_number(row["wrong"]) or 0.0) >= 1.0:
             continue
         size, time, nodes, per_node = (_number(row[key]) for key in ("bytes", "time_us", "nodes", "gpus_per_node"))
         if not size or not time or not nodes or not per_node or nodes * per_node < 2:

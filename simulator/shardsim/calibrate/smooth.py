@@ -112,6 +112,13 @@ def knots_between(least: float, most: float, step: float) -> Array:
     return most - step * np.arange(count, -1.0, -1.0)
 
 
+def knots_around(x: Array, knots: Array) -> Array:
+    """Those of at least two knots that measurements lie between: a trend of theirs does not go on beyond them (-)."""
+    first = max(int(np.searchsorted(knots, x.min(), side="right")) - 1, 0)
+    last = min(max(int(np.searchsorted(knots, x.max(), side="left")), first + 1), len(knots) - 1)
+    return knots[min(first, last - 1) : last + 1]
+
+
 def spread_rows(members: Array, most: int) -> Array:
     """Binary logarithms of at most so many of the numbers of members that occur, the ends among them (-)."""
     found = np.unique(np.log2(members))

@@ -1,12 +1,13 @@
-"""Fit the ways of a collective, algorithm by protocol, to measured times.
+"""Fit the ways of collectives, algorithm by protocol, to measured times.
 
 The search starts at NCCL's own constants and is drawn back to them where measurements say nothing: what is fitted
-are factors on latencies and bandwidths, not curves.
+are factors on latencies and bandwidths, not curves. A constant that no measurement sees keeps the library's ratio to
+those that are seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,11 +15,16 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from shardsim.calibrate.points import Array, Points
-from shardsim.cost.collectives import collective_transfer
+from shardsim.cost.collectives import candidate_transfers, collective_transfer
 from shardsim.values.hardware import Cluster, FabricConstants, WayConstants
 from shardsim.values.num import Num
 
 Place = Literal["near", "far"]
+
+SEEN = 3
+"""Fewest measurements that must see a constant of a way before it leaves the library's ratio to the others' (-)."""
+LATENCY_SEEN, SHARE_SEEN = 0.5, 0.25
+"""Shares of the time that the library expects of a way at which a measurement sees its latencies and its share (-)."""
 
 SCALE = 0.05
 """Log ratio at which the soft-L1 loss turns from squares to sizes (-)."""
@@ -47,7 +53,6 @@ class Freedom:
     most: float
 
 
-_NO_FREEDOM = 1e-3
 FREEDOMS: dict[Place, dict[str, Freedom]] = {
     "near": {
         "base_latency": Freedom(1e-6, 0.4, 0.4, 1e-3),
@@ -87,23 +92,21 @@ def way_times(kind: str, points: Points, cluster: Cluster, fabric: FabricConstan
 
 
 def fit_ways(
-    kind: str,
+    kinds: Sequence[str],
     points: Points,
     cluster: Cluster,
     fabric: FabricConstants,
     place: Place,
     weights: Array | None = None,
-    *,
-    equal_shares: bool = False,
-) -> tuple[WayConstants, ...]:
-    """Fit the constants of all ways of a collective, inside a domain or across.
+) -> dict[str, tuple[WayConstants, ...]]:
+    """Fit the constants of all ways of some collectives, inside a domain or across.
 
     Parameters
     ----------
-    kind : str
-        Collective.
+    kinds : sequence of str
+        Collectives. A ring has the same constants in all of them.
     points : Points
-        Inside one domain (near) or across (far).
+        Of these collectives, inside one domain (near) or across (far).
     cluster : Cluster
         Datasheet bandwidths.
     fabric : FabricConstants
@@ -112,37 +115,46 @@ def fit_ways(
         Which constants move.
     weights : ndarray of float or None
         Of the points (-), shape (points,).
-    equal_shares : bool
-        Whether all ways keep their shares of the adapters in proportion.
 
     Returns
     -------
-    tuple of WayConstants
+    dict of str to tuple of WayConstants
+        By collective.
     """
-    ways = tuple(fabric.ways[kind])
-    names = list(FREEDOMS[place])
-    moving = [(index, name) for index, way in enumerate(ways) for name in names if _moves(way, name, place)]
+    ways = {kind: tuple(fabric.ways[kind]) for kind in kinds}
+    groups = [(points.kind == kind, points.where(points.kind == kind)) for kind in kinds]
+    seen, excess = _seen({kind: part for kind, (_, part) in zip(kinds, groups, strict=True)}, cluster, fabric)
+    firsts = {_key(kind, way.name): way for kind in reversed(kinds) for way in ways[kind]}
+    names = [name for name in FREEDOMS[place] if any((key, _sort(name)) in seen for key in firsts)]
+    moving = [(key, name) for key, way in firsts.items() for name in names if _moves(way, name, place)]
     freedoms = [FREEDOMS[place][name] for _, name in moving]
     most = np.array([freedom.most for freedom in freedoms])
-    start = np.array([getattr(ways[i], name) or f.start for (i, name), f in zip(moving, freedoms, strict=True)])
+    # What leaving a domain costs at all, the library's plug-in for the network decides, and no way of it avoids.
+    begin = [
+        max(f.start, excess) if name == "far_base" else f.start for (_, name), f in zip(moving, freedoms, strict=True)
+    ]
+    start = np.array([getattr(firsts[key], name) or first for (key, name), first in zip(moving, begin, strict=True)])
     start = np.log(np.minimum(start, most))
-    shared = np.array([names.index(name) for _, name in moving])
-    spread = np.array([FREEDOMS[place][name].together for name in names] + [freedom.alone for freedom in freedoms])
-    if equal_shares:
-        spread[len(names) :][[name == "far_share" for _, name in moving]] = _NO_FREEDOM
+    shared = np.array([names.index(name) for _, name in moving], dtype=int)
+    alone = np.array([at for at, (key, name) in enumerate(moving) if (key, _sort(name)) in seen], dtype=int)
+    spread = np.array([FREEDOMS[place][n].together for n in names] + [freedoms[at].alone for at in alone.tolist()])
     root = np.ones(len(points)) if weights is None else np.sqrt(weights)
     measured = np.log(points.seconds)
+    if not len(spread):
+        return ways
 
     def constants(offsets: Array) -> Array:
-        together, alone = offsets[: len(names)], offsets[len(names) :]
-        moved: Array = np.minimum(np.exp(start + together[shared] + alone), most)
-        return moved
+        moved = start + offsets[: len(names)][shared]
+        moved[alone] += offsets[len(names) :]
+        return np.asarray(np.minimum(np.exp(moved), most))
 
     def residuals(offsets: Array) -> Array:
         moved = with_constants(ways, moving, constants(offsets))
-        trial = replace(fabric, ways={kind: moved}, corrections={})
-        off = root * (np.log(way_times(kind, points, cluster, trial)) - measured)
-        return np.concatenate([off, SCALE * offsets / spread])
+        trial = replace(fabric, ways=moved, corrections={})
+        off = np.empty(len(points))
+        for kind, (some, part) in zip(kinds, groups, strict=True):
+            off[some] = np.log(way_times(kind, part, cluster, trial))
+        return np.concatenate([root * (off - measured), SCALE * offsets / spread])
 
     found = least_squares(
         residuals,
@@ -158,22 +170,66 @@ def fit_ways(
 
 
 def with_constants(
-    ways: Sequence[WayConstants], moving: Sequence[tuple[int, str]], values: Array
-) -> tuple[WayConstants, ...]:
+    ways: Mapping[str, Sequence[WayConstants]], moving: Sequence[tuple[str, str]], values: Array
+) -> dict[str, tuple[WayConstants, ...]]:
     """Put values into some constants of some ways.
 
     Parameters
     ----------
-    ways : sequence of WayConstants
-    moving : sequence of (int, str)
-        Index of the way and name of the constant.
+    ways : mapping of str to sequence of WayConstants
+        By collective.
+    moving : sequence of (str, str)
+        The way, as :func:`_key` tells them apart, and the name of the constant.
     values : ndarray of float
         SI units, in the order of ``moving``.
     """
-    changes: list[dict[str, Num]] = [{} for _ in ways]
-    for (index, name), value in zip(moving, values.tolist(), strict=True):
-        changes[index][name] = value
-    return tuple(replace(way, **change) for way, change in zip(ways, changes, strict=True))  # type: ignore[arg-type]
+    changes: dict[str, dict[str, Num]] = {key: {} for key, _ in moving}
+    for (key, name), value in zip(moving, values.tolist(), strict=True):
+        changes[key][name] = value
+    return {
+        kind: tuple(replace(way, **changes.get(_key(kind, way.name), {})) for way in each)  # type: ignore[arg-type]
+        for kind, each in ways.items()
+    }
+
+
+def _key(kind: str, way: str) -> str:
+    """What tells ways apart: a ring is the same whatever it does."""
+    return way if way.startswith("ring") else f"{kind} {way}"
+
+
+def _sort(name: str) -> str:
+    """Whether a constant is a latency or says how much of a link is used."""
+    return "share" if name.endswith(("_share", "_half")) else "latency"
+
+
+def _seen(parts: Mapping[str, Points], cluster: Cluster, fabric: FabricConstants) -> tuple[set[tuple[str, str]], float]:
+    """Ways and the sorts of their constants that measurements of some collectives see.
+
+    Besides, what measurements that see latencies take beyond the library's expectation, by their median [s].
+
+    The library's expectation tells which way each measurement went, and how much of its time was latency.
+    """
+    latencies: dict[str, list[Array]] = {}
+    beyond: list[Array] = [np.zeros(0)]
+    for kind, points in parts.items():
+        plain = replace(fabric, ways={kind: fabric.tuning.get(kind) or fabric.ways[kind]})
+        for dtype in np.unique(points.dtype).tolist():
+            part = points.where(points.dtype == dtype)
+            every = candidate_transfers(kind, part.size, part.shape(cluster), cluster, plain, dtype=dtype)  # type: ignore[arg-type]
+            least = np.asarray([candidate.believed for candidate in every], dtype=np.float64).min(axis=0)
+            for candidate in every:
+                latency = np.asarray(candidate.transfer.latency / candidate.transfer.seconds)
+                key = _key(kind, candidate.transfer.algorithm)
+                mine = np.asarray(candidate.believed == least)
+                latencies.setdefault(key, []).append(latency[mine])
+                beyond.append((part.seconds - least)[mine & (latency >= LATENCY_SEEN)])
+    found: set[tuple[str, str]] = set()
+    for key, several in latencies.items():
+        latency = np.concatenate(several)
+        found |= {(key, "latency")} if np.sum(latency >= LATENCY_SEEN) >= SEEN else set()
+        found |= {(key, "share")} if np.sum(latency <= 1.0 - SHARE_SEEN) >= SEEN else set()
+    excess = np.concatenate(beyond)
+    return found, float(np.median(excess)) if len(excess) else 0.0
 
 
 _ACROSS_ONLY = ("tree", "nvls_tree", "sharp", "pat")

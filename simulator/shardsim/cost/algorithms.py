@@ -188,12 +188,16 @@ def _pat(kind: str, size: Num, shape: GroupShape) -> Traffic | None:
 
 
 def _direct(kind: str, size: Num, shape: GroupShape) -> Traffic | None:
-    """Every rank sends ``S/n`` to every other: ``g-1`` of them near, ``n-g`` far, all members' through the adapters."""
+    """Every rank sends ``S/n`` to every other: ``g-1`` of them near, ``n-g`` far, all members' through the adapters.
+
+    Far, the emptiest domain takes longest: its members have as much of the adapters each, and the most peers outside.
+    """
     if kind != "all_to_all":
         return None
     n, g = shape.ranks, shape.ranks_per_domain
+    few = g if shape.fewest_per_domain is None else shape.fewest_per_domain
     chunk = size / n
-    return Traffic((g - 1) * 1.0, (n - g) * 1.0, chunk * (g - 1), chunk * g * (n - g), chunk, n >= 1)
+    return Traffic((g - 1) * 1.0, (n - few) * 1.0, chunk * (g - 1), chunk * few * (n - few), chunk, n >= 1)
 
 
 def _hierarchical(kind: str, size: Num, shape: GroupShape) -> Traffic | None:

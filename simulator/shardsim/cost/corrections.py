@@ -6,10 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardsim.values.hardware import Correction
-from shardsim.values.num import Num, log2, power_of_e, where
+from shardsim.values.num import Num, Truth, log2, power_of_e, where
 
 NARROW = frozenset({"int8", "uint8", "f8e4m3", "f8e5m2", "fp8"})
 """Data types that switches cannot add."""
+
+WIDE = "wide"
+"""Class of the data types that switches can add."""
+
+_ADDING = ("all_reduce", "reduce_scatter")
+_SLACK = 1e-6
 
 
 def dtype_class(dtype: str) -> str:
@@ -19,6 +25,43 @@ def dtype_class(dtype: str) -> str:
     ('narrow', 'wide')
     """
     return "narrow" if dtype in NARROW else "wide"
+
+
+def correction_family(kind: str, dtype: str) -> str:
+    """Class of data types whose measurements hold for a collective: the type matters where something is added.
+
+    >>> correction_family("all_reduce", "int8"), correction_family("all_gather", "int8")
+    ('narrow', 'wide')
+    """
+    return dtype_class(dtype) if kind in _ADDING else WIDE
+
+
+def is_extrapolated(correction: Correction, size: Num, members: Num) -> Truth:
+    """Whether a group lies outside what was measured: fewer or more members, or a smaller buffer.
+
+    Parameters
+    ----------
+    correction : Correction
+    size : Num
+        The whole buffer [bytes].
+    members : Num
+        As for :func:`correction_factor` (-).
+
+    Returns
+    -------
+    bool or array of bool
+        Larger buffers are none: bandwidth no longer depends on their size.
+
+    Examples
+    --------
+    >>> from shardsim.values.provenance import Provenance
+    >>> flat = Correction((10.0, 20.0), (1.0, 3.0), ((0.0, 0.0), (0.0, 0.0)), Provenance("fitted", "example"))
+    >>> is_extrapolated(flat, 2e6, 8), is_extrapolated(flat, 2e6, 9), is_extrapolated(flat, 1000, 4)
+    (False, True, True)
+    """
+    least, most = (2.0**end for end in (correction.log2_members[0] - _SLACK, correction.log2_members[-1] + _SLACK))
+    outside: Truth = (members < least) | (members > most) | (size < 2.0 ** (correction.log2_bytes[0] - _SLACK))
+    return outside
 
 
 def correction_factor(correction: Correction, size: Num, members: Num) -> Num:

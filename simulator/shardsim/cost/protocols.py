@@ -13,6 +13,9 @@ from shardsim.values.transfer import Transfer
 TREE_BANDWIDTH_SHARE = 0.92
 """Share of the ring's bandwidth that NCCL's tuning model grants a tree (-) (NVIDIA/nccl src/graph/tuning.cc)."""
 
+_NVLS_CHANNELS = 8.0
+"""Channels of in-switch reduction that fill a GPU's ports (-): as many as GPUs behind the switches of a node."""
+
 _TRUST: tuple[Basis, ...] = ("measured", "interpolated", "fitted", "datasheet", "assumed")
 
 
@@ -69,7 +72,13 @@ def achieved_bandwidth(datasheet: Num, kind: str, chunk_bytes: Num, constants: L
 
 
 def way_transfer(
-    way: WayConstants, traffic: Traffic, shape: GroupShape, cluster: Cluster, far_load: Num = 1.0
+    way: WayConstants,
+    traffic: Traffic,
+    shape: GroupShape,
+    cluster: Cluster,
+    far_load: Num = 1.0,
+    *,
+    believed: bool = False,
 ) -> Transfer:
     """Transfer of a collective that goes one way.
 
@@ -82,6 +91,8 @@ def way_transfer(
     cluster : Cluster
     far_load : Num
         How many times longer the leaf switches' up-links need than the adapters (-), at least 1.
+    believed : bool
+        Whether this is what NCCL's tuning model expects, by which it chooses, rather than what is achieved.
 
     Returns
     -------
@@ -95,6 +106,7 @@ def way_transfer(
     leaf_hop = where(shape.leaves > 1, 2.0 * cluster.nic.latency, 0.0)
     far = where(across, way.far_base + traffic.far_steps * (way.far_step + leaf_hop), 0.0)
     latency = way.base_latency + traffic.near_steps * way.near_step + far
+    fill = _channels_filled(way, shape) if believed else _without_own_part(way, traffic)
     return Transfer(
         latency=where(alone, 0.0, latency),
         wire={
@@ -102,12 +114,40 @@ def way_transfer(
             "nic": where(across, traffic.far_wire, 0.0),
         },
         rate={
-            "nvlink": way.near_share * cluster.nvlink.bandwidth / slowdown(traffic.chunk, way.near_half),
+            "nvlink": way.near_share * fill * cluster.nvlink.bandwidth / slowdown(traffic.chunk, way.near_half),
             "nic": way.far_share * shape.nic_share / slowdown(traffic.chunk, way.far_half) / far_load,
         },
         algorithm=way.name,
-        provenance=least_trusted(way.near, way.far) if any_of(across) else way.near,
+        provenance=_provenance(way, traffic, shape, cluster) if any_of(across) else way.near,
     )
+
+
+def _provenance(way: WayConstants, traffic: Traffic, shape: GroupShape, cluster: Cluster) -> Provenance:
+    """Of a group across domains: the adapters' where they decide, else the weaker of both."""
+    far = traffic.far_wire / (way.far_share * shape.nic_share)
+    near = traffic.near_wire / (way.near_share * cluster.nvlink.bandwidth)
+    return way.far if any_of((shape.domains > 1) & (far >= near)) else least_trusted(way.near, way.far)
+
+
+def _channels_filled(way: WayConstants, shape: GroupShape) -> Num:
+    """Share of in-switch reduction's bandwidth that NCCL expects of a few GPUs: each heads one channel (-).
+
+    So it rings up to 4 GPUs: 4 x 60 GB/s against 360 on H100 (NVIDIA/nccl src/graph/tuning.cc, transport/nvls.cc).
+    """
+    return smaller(shape.ranks / _NVLS_CHANNELS, 1.0) if way.algorithm == "nvls" else 1.0
+
+
+def _without_own_part(way: WayConstants, traffic: Traffic) -> Num:
+    """Share of a ring's LL bandwidth that goes into what a rank sends (-).
+
+    LL stores words with flags, so that a rank's multiprocessors are the limit and not its link: they copy or add the
+    rank's own part besides the parts that they send. Measured times of an all-gather by LL hardly depend on the number
+    of ranks.
+    """
+    if (way.algorithm, way.protocol) != ("ring", "LL"):
+        return 1.0
+    sent = larger(traffic.near_wire, larger(traffic.chunk, 1.0))
+    return sent / (sent + traffic.chunk)
 
 
 def corrected(transfer: Transfer, factor: Num, shape: GroupShape, cluster: Cluster) -> Transfer:
@@ -169,9 +209,22 @@ def ways_on_links(kind: str, fabric: FabricConstants) -> tuple[WayConstants, ...
 
 
 def least_trusted(*provenances: Provenance) -> Provenance:
-    """The weakest of some provenances.
+    """The weakest of some provenances: by basis, then by error.
 
     >>> least_trusted(Provenance("fitted", "x"), Provenance("assumed", "y")).basis
     'assumed'
+    >>> least_trusted(Provenance("fitted", "x", 0.01), Provenance("fitted", "y", 0.04)).source
+    'y'
     """
-    return max(provenances, key=lambda provenance: _TRUST.index(provenance.basis))
+    return max(provenances, key=lambda each: (_TRUST.index(each.basis), each.error or 0.0))
+
+
+def extrapolated(provenance: Provenance) -> Provenance:
+    """Provenance of a group beyond what was measured.
+
+    >>> extrapolated(Provenance("fitted", "a log", 0.01, 40)).basis
+    'assumed'
+    """
+    if provenance.basis == "assumed":
+        return provenance
+    return Provenance("assumed", f"extrapolated beyond the measured sizes or groups of: {provenance.source}")

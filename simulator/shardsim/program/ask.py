@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shardsim.cost.algorithms import bus_factor
-from shardsim.cost.collectives import Candidate, candidate_transfers, collective_transfer, enabled_ways
+from shardsim.cost.collectives import (
+    Candidate,
+    candidate_transfers,
+    collective_transfer,
+    enabled_ways,
+    message_transfer,
+)
 from shardsim.errors import InputError, Problem
+from shardsim.program.provenance import fabric_here
+from shardsim.schema.dtypes import data_type
 from shardsim.topology.blocks import block_shape, ranks_shape
 from shardsim.values.hardware import Cluster, FabricConstants, GroupShape
 from shardsim.values.operators import CollectiveKind
 from shardsim.values.transfer import Transfer
+
+AskedKind = CollectiveKind | Literal["send_recv"]
+"""What can be asked for: a collective, or every rank sending the buffer to the next one."""
+
+MOST_RANKS = 10**9
+"""Far beyond any machine: more is a slip (-)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,7 @@ class CollectiveAnswer:
         Time over what the equations of the way alone say (-).
     """
 
-    kind: CollectiveKind
+    kind: AskedKind
     size: float
     dtype: str
     cluster: Cluster
@@ -67,7 +82,7 @@ class CollectiveAnswer:
 
 
 def ask_collective(
-    kind: CollectiveKind,
+    kind: AskedKind,
     size: float,
     cluster: Cluster,
     fabric: FabricConstants,
@@ -91,6 +106,7 @@ def ask_collective(
     per_node : int or None
         Ranks on each node; by default nodes are filled one after the other.
     dtype : str
+        By any of its spellings.
     algorithm : str or None
         Force one algorithm.
 
@@ -101,16 +117,24 @@ def ask_collective(
     Raises
     ------
     InputError
-        The group does not fit the cluster, or the algorithm is not enabled.
+        The group does not fit the cluster, an unknown data type, or an algorithm that is not enabled or cannot serve
+        the group.
     """
     problems = list(_problems(cluster, ranks, per_node))
-    known = sorted({way.algorithm for way in enabled_ways(kind, fabric, dtype)})
-    if algorithm is not None and algorithm not in known:
-        what = f"{kind} of {dtype} has no algorithm {algorithm!r} on {fabric.name}"
-        problems.append(Problem(what, "--algorithm", f"one of {', '.join(known)}"))
+    try:
+        dtype = data_type(dtype)
+        if kind != "send_recv":
+            enabled_ways(kind, fabric, dtype, algorithm)
+        elif algorithm is not None:
+            problems.append(Problem("a message has no algorithm to choose", "--algorithm", "leave it out"))
+    except InputError as error:
+        problems += [Problem(p.what, p.where or "--dtype", p.right) for p in error.problems]
     if problems:
         raise InputError(problems)
+    fabric = fabric_here(cluster, fabric)
     shape = ranks_shape(cluster, ranks) if per_node is None else block_shape(cluster, per_node, ranks // per_node)
+    if kind == "send_recv":
+        return _message(size, dtype, cluster, fabric, shape)
     candidates = candidate_transfers(kind, size, shape, cluster, fabric, dtype=dtype, algorithm=algorithm)
     usable = sorted((c for c in candidates if c.believed != float("inf")), key=lambda c: float(c.believed))
     if not usable:
@@ -131,9 +155,23 @@ def ask_collective(
     )
 
 
+def _message(size: float, dtype: str, cluster: Cluster, fabric: FabricConstants, shape: GroupShape) -> CollectiveAnswer:
+    """Every rank sends the buffer to the next, as the sendrecv test of nccl-tests: the slowest pair decides."""
+    share = cluster.nic_bandwidth_per_gpu
+    far = 1.0 if shape.domains > 1 else 0.0
+    sent = size if shape.ranks > 1 else 0.0
+    transfer = message_transfer(sent, leaves_domain=far, nic_share=share, cluster=cluster, fabric=fabric)
+    only = (Candidate(transfer, transfer.seconds),)
+    return CollectiveAnswer("send_recv", size, dtype, cluster, fabric, shape, transfer, only, 1.0)
+
+
 def _problems(cluster: Cluster, ranks: int, per_node: int | None) -> list[Problem]:
     found = []
-    if cluster.max_gpus is not None and ranks > cluster.max_gpus:
+    if ranks > MOST_RANKS:
+        found.append(
+            Problem(f"{float(ranks):.3g} ranks are more than can be meant", "--ranks", f"at most {MOST_RANKS:,}")
+        )
+    elif cluster.max_gpus is not None and ranks > cluster.max_gpus:
         found.append(Problem(f"{cluster.name} has {cluster.max_gpus} GPUs", "--ranks", f"at most {cluster.max_gpus}"))
     if per_node is not None:
         if per_node > cluster.gpus_per_node:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from shardsim.cost.attention import HEAD_DIMS, efficiency_at, library_of, padded
 from shardsim.cost.gemm import PEAK_OF
 from shardsim.schema.changes import SOURCE as SET_BY_USER
 from shardsim.units import format_bandwidth, format_flop_rate, format_time
-from shardsim.values.hardware import Link, LinkConstants
+from shardsim.values.hardware import Cluster, FabricConstants, Link, LinkConstants, WayConstants
 from shardsim.values.num import Num, any_of
 from shardsim.values.provenance import Provenance
 from shardsim.values.results import CostNote
@@ -91,6 +92,49 @@ def priced_alike(run: TrainingRun, provenance: Provenance) -> Provenance:
     if run.framework.low_precision != "mxfp8":
         return provenance
     return Provenance("assumed", f"MXFP8 as fast as fp8 with one scale a tensor: {provenance.source}")
+
+
+def fabric_here(cluster: Cluster, fabric: FabricConstants) -> FabricConstants:
+    """Give a profile as it counts on a cluster: constants that were taken over from another cluster are assumed.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    fabric : FabricConstants
+        The cluster's own profile, or another.
+
+    Returns
+    -------
+    FabricConstants
+        The same figures. Where the cluster says that its profile is another's and this is that profile, every basis is
+        ``assumed``, without the fit's error and points.
+    """
+    if not cluster.fabric_assumed or fabric.name != Path(cluster.fabric_profile).stem:
+        return fabric
+    where = f"another cluster, by its profile {fabric.name}"
+
+    def link(constants: LinkConstants) -> LinkConstants:
+        known = {name: _elsewhere(each, where) for name, each in constants.constants.items()}
+        return replace(constants, provenance=_elsewhere(constants.provenance, where), constants=known)
+
+    def ways(of: Mapping[str, tuple[WayConstants, ...]]) -> dict[str, tuple[WayConstants, ...]]:
+        return {
+            kind: tuple(replace(way, near=_elsewhere(way.near, where), far=_elsewhere(way.far, where)) for way in each)
+            for kind, each in of.items()
+        }
+
+    overlap = fabric.overlap_provenance
+    return replace(
+        fabric,
+        links={name: link(constants) for name, constants in fabric.links.items()},
+        overlap_provenance=None if overlap is None else _elsewhere(overlap, where),
+        ways=ways(fabric.ways),
+        tuning=ways(fabric.tuning),
+        corrections={
+            key: replace(each, provenance=_elsewhere(each.provenance, where))
+            for key, each in fabric.corrections.items()
+        },
+    )
 
 
 def _elsewhere(provenance: Provenance, product: str) -> Provenance:

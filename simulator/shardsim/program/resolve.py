@@ -10,6 +10,7 @@ from typing import TypeVar
 from shardsim.cost.attention import library_of
 from shardsim.errors import InputError, Problem
 from shardsim.program.misaligned import misaligned
+from shardsim.program.provenance import fabric_here
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
 from shardsim.schema.hardware import load_cluster, load_fabric_profile
@@ -58,7 +59,7 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
     host = _try(problems, lambda: load_host_profile(named, data, changes=launching))
     if kernels is None or fabric is None or host is None:
         raise InputError(problems)
-    profile = Profile(kernels, fabric, host)
+    profile = Profile(kernels, fabric_here(cluster, fabric), host)
     precision = _precision(request, cluster, framework, profile, problems)
     framework = replace(framework, low_precision=next((name for name in NARROW_TYPE if name == precision), None))
     gpus = _gpus(request, problems)

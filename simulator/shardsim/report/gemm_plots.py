@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from shardsim.cost.gemm import PEAK_OF
 from shardsim.report.plots import (
     _BAND,
-    _GROUP_COLOURS,
-    _GROUP_MARKERS,
-    _STYLE,
     BLUE,
     GREY,
+    GROUP_COLOURS,
+    GROUP_MARKERS,
     ORANGE,
-    _bytes,
-    _figure,
+    STYLE,
     _plain_log_ticks,
+    image_bytes,
+    new_figure,
 )
 from shardsim.units import format_time, tflops
 
@@ -53,11 +53,11 @@ def gemm_scatter(found: GemmValidation, file_format: str) -> bytes:
     """
     from matplotlib import style  # noqa: PLC0415  # costs half a second: only where something is drawn
 
-    with style.context(["default", _STYLE]):
-        figure = _figure(6.4, 5.9)
+    with style.context(["default", STYLE]):
+        figure = new_figure(6.4, 5.9)
         _scatter(figure.subplots(), found)
         figure.tight_layout()
-        return _bytes(figure, file_format)
+        return image_bytes(figure, file_format)
 
 
 def _scatter(axes: Axes, found: GemmValidation) -> None:
@@ -71,11 +71,11 @@ def _scatter(axes: Axes, found: GemmValidation) -> None:
     axes.plot(line, line, color=GREY, linestyle="--", linewidth=1.2, label="predicted = measured", zorder=2)
     counts = np.bincount(kind, minlength=len(found.kinds))
     order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())].tolist()
-    named = order[: len(_GROUP_COLOURS) - (len(order) > len(_GROUP_COLOURS))]
+    named = order[: len(GROUP_COLOURS) - (len(order) > len(GROUP_COLOURS))]
     groups = [([number], found.kinds[number]) for number in named]
     if len(order) > len(named):
         groups.append((order[len(named) :], f"{len(order) - len(named)} other kinds"))
-    for (numbers, name), colour, marker in zip(groups, _GROUP_COLOURS, _GROUP_MARKERS, strict=False):
+    for (numbers, name), colour, marker in zip(groups, GROUP_COLOURS, GROUP_MARKERS, strict=False):
         members = np.flatnonzero(np.isin(kind, numbers))
         shown = members[:: math.ceil(len(members) / _MOST_POINTS)]
         axes.plot(
@@ -142,8 +142,8 @@ def gemm_fit_plot(found: GemmCalibration, file_format: str) -> bytes:
 
     rows = len(found.fits)
     height = 0.7 + 4.0 * rows
-    with style.context(["default", _STYLE]):
-        figure = _figure(10.4, height)
+    with style.context(["default", STYLE]):
+        figure = new_figure(10.4, height)
         panels = figure.subplots(rows, 2, squeeze=False)
         title = f"Matrix products on {found.device.name}: {found.file}"
         figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
@@ -152,7 +152,7 @@ def gemm_fit_plot(found: GemmCalibration, file_format: str) -> bytes:
             _rates(left, fit, peak)
             _errors(right, fit)
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.12 / height), w_pad=2.2)
-        return _bytes(figure, file_format)
+        return image_bytes(figure, file_format)
 
 
 def _rates(axes: Axes, fit: UserGemmFit, peak: float) -> None:

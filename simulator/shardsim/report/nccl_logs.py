@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -48,22 +48,25 @@ _WIDTHS = ((17, False), (16, False), (8, False), (22, False), (6, True), (12, Tr
 """Of each column, and whether it holds numbers."""
 
 
-def nccl_rows_csv(logs: Sequence[NcclLog]) -> str:
+def nccl_rows_csv(logs: Sequence[NcclLog], cluster: str | None = None) -> str:
     """Write every row that was read, in order.
 
     Parameters
     ----------
     logs : sequence of NcclLog
+    cluster : str or None
+        Name or path of what they were measured on; it then becomes a last column.
 
     Returns
     -------
     str
     """
+    last = [] if cluster is None else [cluster]
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(ROW_COLUMNS)
+    writer.writerow([*ROW_COLUMNS, "cluster"] if last else ROW_COLUMNS)
     for test in _tests(logs):
-        writer.writerows(_cells(test, row) for row in test.rows)
+        writer.writerows([*_cells(test, row), *last] for row in test.rows)
     return buffer.getvalue()
 
 
@@ -103,12 +106,14 @@ def _plain(value: float) -> str:
     return f"{value:.10g}"
 
 
-def nccl_logs_json(logs: Sequence[NcclLog]) -> str:
+def nccl_logs_json(logs: Sequence[NcclLog], fit: Mapping[str, Any] | None = None) -> str:
     """Write what was found, test by test, and what was not read, as JSON.
 
     Parameters
     ----------
     logs : sequence of NcclLog
+    fit : mapping or None
+        Record of what was fitted to them.
 
     Returns
     -------
@@ -124,6 +129,7 @@ def nccl_logs_json(logs: Sequence[NcclLog]) -> str:
             for refusal in log.refused
         ],
         "refused_more": sum(log.refused_more for log in logs),
+        "fit": fit,
     }
     return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

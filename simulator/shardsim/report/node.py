@@ -231,6 +231,7 @@ def node_record(node: Node, name: str, draft: ClusterDraft | None = None) -> dic
             "pcie_gb_per_s": gigabytes_per_second(draft.pcie.bandwidth.value),
             "nic_gb_per_s": gigabytes_per_second(draft.nic.bandwidth.value),
             "nics_per_node": int(draft.nics_per_node.value),
+            "fabric_profile": draft.fabric_profile,
             "max_gpus": None if draft.max_gpus is None else int(draft.max_gpus.value),
             "assumed": list(draft.assumed),
             "notes": list(draft.notes),
@@ -271,6 +272,7 @@ def cluster_yaml(draft: ClusterDraft) -> str:
         f"oversubscription: {_figure(draft.oversubscription)}",
         f"rail_optimized: {_truth(draft.rail_optimized)}",
         f"fabric_profile: {_quoted(draft.fabric_profile)}",
+        f"fabric_assumed: {_truth(draft.fabric_assumed)}  # false with a profile of your own",
         *([] if draft.max_gpus is None else [f"max_gpus: {_figure(draft.max_gpus)}"]),
         f"default_framework: {_quoted(draft.default_framework)}",
     ]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardsim.errors import InputError, Problem
-from shardsim.units import tflops
+from shardsim.report.collective import collectives_title, ring_bandwidth, ring_seconds
+from shardsim.units import gigabytes_per_second, tflops
 from shardsim.values.scaling import ScalingTable
 
 if TYPE_CHECKING:
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from shardsim.program.ask import CollectiveAnswer
     from shardsim.validate.table import ValidationTable
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a8a8a"
 """From the palette of Okabe and Ito (2008), which readers with any colour vision can tell apart."""
-_GROUP_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_GROUP_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+GROUP_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GROUP_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _FORMATS = {".png": "png", ".svg": "svg"}
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "axes.spines.top": False,
@@ -93,15 +95,15 @@ def scaling_plot(table: ScalingTable, file_format: str) -> bytes:
     """
     from matplotlib import style  # noqa: PLC0415  # costs half a second: only where something is drawn
 
-    with style.context(["default", _STYLE]):
-        figure = _figure(9.0, 4.1)
+    with style.context(["default", STYLE]):
+        figure = new_figure(9.0, 4.1)
         left, right = figure.subplots(1, 2)
         figure.suptitle(f"{table.title}{_model_title(table)}", x=0.012, ha="left", fontsize=11.5, fontweight="bold")
         _throughput(left, table)
         _efficiency(right, table)
         figure.text(0.012, 0.012, f"Efficiency: {table.definition}.", fontsize=8, color="#555555")
         figure.tight_layout(rect=(0, 0.035, 1, 0.97), w_pad=2.5)
-        return _bytes(figure, file_format)
+        return image_bytes(figure, file_format)
 
 
 def validation_scatter(table: ValidationTable, file_format: str) -> bytes:
@@ -120,15 +122,107 @@ def validation_scatter(table: ValidationTable, file_format: str) -> bytes:
     """
     from matplotlib import style  # noqa: PLC0415
 
-    with style.context(["default", _STYLE]):
-        figure = _figure(6.4, 5.9)
+    with style.context(["default", STYLE]):
+        figure = new_figure(6.4, 5.9)
         axes = figure.subplots()
         _scatter(axes, table)
         figure.tight_layout()
-        return _bytes(figure, file_format)
+        return image_bytes(figure, file_format)
 
 
-def _figure(width: float, height: float) -> Figure:
+def collectives_plot(answers: Sequence[CollectiveAnswer], repeat: int, file_format: str) -> bytes:
+    """Draw time and bus bandwidth of collectives over the size of the group, one colour for each cluster.
+
+    Parameters
+    ----------
+    answers : sequence of CollectiveAnswer
+        Of the same collective and size; at least one group has more than one member.
+    repeat : int
+        How many in a row (-).
+    file_format : {"png", "svg"}
+
+    Returns
+    -------
+    bytes
+        The file.
+    """
+    from matplotlib import style  # noqa: PLC0415
+
+    by_cluster: dict[str, list[CollectiveAnswer]] = {}
+    for answer in sorted(answers, key=lambda answer: answer.shape.ranks):
+        if answer.shape.ranks > 1:
+            by_cluster.setdefault(answer.cluster.name, []).append(answer)
+    with style.context(["default", STYLE]):
+        figure = new_figure(9.6, 5.4)
+        left, right = figure.subplots(1, 2)
+        figure.suptitle(collectives_title(answers, repeat), x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+        for index, group in enumerate(by_cluster.values()):
+            _collective_lines(left, right, group, repeat, index % len(GROUP_COLOURS))
+        for axes in (left, right):
+            _ranks_axis(axes, sorted({int(answer.shape.ranks) for group in by_cluster.values() for answer in group}))
+            _plain_log_ticks(axes, fine=3.0)
+        left.set_title("Time")
+        left.set_ylabel("ms, all in a row" if repeat > 1 else "ms")
+        right.set_title("Bus bandwidth")
+        right.set_ylabel("GB/s")
+        handles, names = left.get_legend_handles_labels()
+        figure.legend(handles, names, loc="lower left", ncols=2, fontsize=8, bbox_to_anchor=(0, 0.045))
+        note = "Filled: inside one NVLink domain; hollow: beyond. Thin: a ring at the datasheet bandwidth, no latency."
+        figure.text(0.012, 0.012, note, fontsize=8, color="#555555")
+        rows = (len(by_cluster) + 1) // 2
+        figure.tight_layout(rect=(0, 0.06 + 0.036 * rows, 1, 0.99), w_pad=2.5)
+        return image_bytes(figure, file_format)
+
+
+def _collective_lines(left: Axes, right: Axes, group: Sequence[CollectiveAnswer], repeat: int, style: int) -> None:
+    """Draw one cluster into both panels."""
+    colour, ranks = GROUP_COLOURS[style], [int(answer.shape.ranks) for answer in group]
+    rings = [ring_seconds(answer) for answer in group]
+    panels = (
+        (left, [1e3 * repeat * answer.seconds for answer in group], [1e3 * repeat * (ring or 0.0) for ring in rings]),
+        (
+            right,
+            [gigabytes_per_second(answer.bus_bandwidth) for answer in group],
+            [gigabytes_per_second(ring_bandwidth(answer)) for answer in group],
+        ),
+    )
+    beyond = [index for index, answer in enumerate(group) if answer.shape.domains > 1]
+    for axes, values, limits in panels:
+        look: dict[str, Any] = {"color": colour, "marker": GROUP_MARKERS[style], "markersize": 5.5}
+        axes.plot(ranks, values, label=_link_label(group[0]), **look)
+        axes.plot(
+            [ranks[index] for index in beyond],
+            [values[index] for index in beyond],
+            linestyle="none",
+            markerfacecolor="white",
+            **look,
+        )
+        if None not in rings:
+            axes.plot(ranks, limits, color=colour, linewidth=0.7, linestyle=(0, (4, 2)))
+
+
+def _link_label(answer: CollectiveAnswer) -> str:
+    """Name a cluster with its bandwidths; NVLink as its makers count it, both directions."""
+    cluster = answer.cluster
+    node = f"{gigabytes_per_second(cluster.nic.bandwidth * cluster.nics_per_node):,.4g} GB/s a node"
+    if cluster.gpus_per_domain == 1:
+        return f"{cluster.name}: no NVLink, {node} of one GPU"
+    nvlink = f"NVLink 2 x {gigabytes_per_second(cluster.nvlink.bandwidth):,.4g} GB/s among {cluster.gpus_per_domain}"
+    return f"{cluster.name}: {nvlink}, {node}"
+
+
+def _ranks_axis(axes: Axes, ranks: Sequence[int]) -> None:
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator  # noqa: PLC0415
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=10)
+    axes.xaxis.set_major_locator(FixedLocator(ranks))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{count:,}" for count in ranks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("ranks")
+
+
+def new_figure(width: float, height: float) -> Figure:
     """Make a figure that belongs to no window and no global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -138,7 +232,8 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _bytes(figure: Figure, file_format: str) -> bytes:
+def image_bytes(figure: Figure, file_format: str) -> bytes:
+    """Write a figure as a file of the given format, the same figure always as the same bytes."""
     buffer = io.BytesIO()
     # Neither date nor version of the drawing library, so that the same table gives the same file.
     metadata: dict[str, Any] = {"Software": None} if file_format == "png" else {"Date": None, "Creator": "shardsim"}
@@ -265,12 +360,12 @@ def _without_common_start(names: Sequence[str]) -> list[str]:
     return ["-".join(parts[same:]) for parts in words]
 
 
-def _plain_log_ticks(axes: Axes) -> None:
-    """Write 20, 50, 100 in place of powers of ten."""
+def _plain_log_ticks(axes: Axes, fine: float = 2.5) -> None:
+    """Write 20, 50, 100 in place of powers of ten, over at most so many decades; beyond them only 10, 100."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
     low, high = axes.get_ylim()
-    subs = (1.0, 2.0, 5.0) if math.log10(high / low) < 2.5 else (1.0,)
+    subs = (1.0, 2.0, 5.0) if math.log10(high / low) < fine else (1.0,)
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -298,7 +393,7 @@ def _scatter(axes: Axes, table: ValidationTable) -> None:
         zorder=1,
     )
     axes.plot(line, line, color=GREY, linestyle="--", linewidth=1.2, label="predicted = measured", zorder=2)
-    sources = _largest([row.source or "not stated" for row in rows], len(_GROUP_COLOURS) - 1)
+    sources = _largest([row.source or "not stated" for row in rows], len(GROUP_COLOURS) - 1)
     for index, source in enumerate([*sources, None]):
         members = [row for row in rows if _in_group(row.source or "not stated", source, sources)]
         if not members:
@@ -308,8 +403,8 @@ def _scatter(axes: Axes, table: ValidationTable) -> None:
             [row.measured or 0.0 for row in members],
             [row.predicted or 0.0 for row in members],
             linestyle="none",
-            marker=_GROUP_MARKERS[index],
-            color=_GROUP_COLOURS[index],
+            marker=GROUP_MARKERS[index],
+            color=GROUP_COLOURS[index],
             markersize=5.5,
             markeredgecolor="white",
             markeredgewidth=0.5,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardsim.program.roofline import LayerCosts, OperatorCost
-from shardsim.report.plots import _STYLE, BLUE, GREY, ORANGE, _bytes, _figure, _plain_log_ticks
+from shardsim.report.plots import BLUE, GREY, ORANGE, STYLE, _plain_log_ticks, image_bytes, new_figure
 from shardsim.report.roofline import layout_words
 from shardsim.units import format_bandwidth, tflops
 
@@ -42,8 +42,8 @@ def roofline_plot(costs: LayerCosts, file_format: str) -> bytes:
     working = [one for one in costs.operators if one.flop]
     moving = _joined([one for one in costs.operators if not one.flop])
     height = max(5.4, 2.1 + _LINE * max(len(working), len(moving)))
-    with style.context(["default", _STYLE]):
-        figure = _figure(_WIDTH, height)
+    with style.context(["default", STYLE]):
+        figure = new_figure(_WIDTH, height)
         bottom, top = 1.15 / height, 1.0 - 0.75 / height
         left, right = (
             figure.add_axes((start / _WIDTH, bottom, width / _WIDTH, top - bottom)) for start, width in _PANELS
@@ -59,7 +59,7 @@ def roofline_plot(costs: LayerCosts, file_format: str) -> bytes:
         handles, names = left.get_legend_handles_labels()
         look: dict[str, Any] = {"fontsize": 8, "handletextpad": 0.6, "ncols": 3, "columnspacing": 1.6}
         figure.legend(handles, names, loc="lower left", bbox_to_anchor=(0.5 / _WIDTH, 0.24 / height), **look)
-        return _bytes(figure, file_format)
+        return image_bytes(figure, file_format)
 
 
 def _joined(operators: Sequence[OperatorCost]) -> list[tuple[str, str, float, float, str]]:

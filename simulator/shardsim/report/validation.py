@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shardsim.units import format_size
 from shardsim.validate.table import ErrorSummary, ValidationRow, ValidationTable
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ ROW_COLUMNS = ("id", "measured", "predicted", "error", "status", "reason")
 _MOST_GROUPS = 12
 _MOST_ROWS = 12
 _NAME_WIDTH = 58
+_SIZED_WIDTH = 49
 
 
 def rows_csv(table: ValidationTable) -> str:
@@ -86,6 +88,7 @@ def validation_json(table: ValidationTable) -> str:
         "groups": {
             grouping: [{"name": group.name} | _summary(group) for group in groups] for grouping, groups in table.groups
         },
+        "remarks": list(table.remarks),
         "skipped": [{"reason": reason, "rows": rows} for reason, rows in table.skipped],
         "notes": [{"note": note, "rows": rows} for note, rows in _notes(table)],
     }
@@ -93,7 +96,8 @@ def validation_json(table: ValidationTable) -> str:
 
 
 def _summary(group: ErrorSummary) -> dict[str, Any]:
-    return {
+    sizes = {} if group.sizes is None else {"smallest_bytes": group.sizes[0], "largest_bytes": group.sizes[1]}
+    return sizes | {
         "rows": group.rows,
         "predicted": group.predicted,
         "skipped": group.rows - group.predicted,
@@ -136,6 +140,8 @@ def validation_text(table: ValidationTable) -> RenderableType:
     notes = _notes(table)
     if notes:
         parts += [Text(), Text("Assumed", "bold"), _counted(notes)]
+    if table.remarks:
+        parts += [Text(), *(Text(remark) for remark in table.remarks)]
     parts += [
         Text(),
         Text("error = predicted / measured - 1; bias: its median; p90: 90 % of |error| are below", "dim"),
@@ -152,17 +158,21 @@ def _row_table(rows: Sequence[ValidationRow]) -> Table:
 
 
 def _summary_table(table: ValidationTable) -> Table:
-    grid = _grid("group", table.noun, "median |error|", "p90", "bias")
-    grid.add_row("all", *_figures(table.overall), end_section=True)
+    sized = any(group.sizes is not None for _, groups in table.groups for group in groups)
+    columns = ("group", table.noun, "bytes", "median", "p90", "bias")
+    grid = _grid(*(columns if sized else ("group", table.noun, "median |error|", "p90", "bias")))
+    top = table.overall if table.headline is None else table.headline
+    most, width = (None, _SIZED_WIDTH) if sized else (_MOST_GROUPS, _NAME_WIDTH)
+    grid.add_row(top.name, *_figures(top, sized=sized), end_section=True)
     for grouping, groups in table.groups:
         known = [group for group in groups if group.predicted]
         if len(known) < 2:
             continue
-        grid.add_row(Text(f"by {grouping}", "bold"), "", "", "", "")
-        for group in sorted(known, key=lambda group: -group.predicted)[:_MOST_GROUPS]:
-            grid.add_row(f"  {_cut(group.name)}", *_figures(group))
-        if len(known) > _MOST_GROUPS:
-            grid.add_row(f"  and {len(known) - _MOST_GROUPS} more (--json)", "", "", "", "")
+        grid.add_row(Text(f"by {grouping}", "bold"))
+        for group in (known if sized else sorted(known, key=lambda group: -group.predicted))[:most]:
+            grid.add_row(f"  {_cut(group.name, width)}", *_figures(group, sized=sized))
+        if most is not None and len(known) > most:
+            grid.add_row(f"  and {len(known) - most} more (--json)")
     return grid
 
 
@@ -185,8 +195,16 @@ def _grid(*columns: str) -> Table:
     return grid
 
 
-def _figures(group: ErrorSummary) -> tuple[str, str, str, str]:
-    return f"{group.predicted:,}", _percent(group.median), _percent(group.p90), _signed(group.bias)
+def _figures(group: ErrorSummary, *, sized: bool) -> list[str]:
+    errors = [_percent(group.median), _percent(group.p90), _signed(group.bias)]
+    return [f"{group.predicted:,}", *([_sizes(group.sizes)] if sized else []), *errors]
+
+
+def _sizes(sizes: tuple[float, float] | None) -> str:
+    """Smallest and largest: ``64Ki..16Gi``."""
+    if sizes is None:
+        return "-"
+    return "..".join(dict.fromkeys(format_size(size).removesuffix("B").replace(" ", "") for size in sizes))
 
 
 def _percent(share: float | None) -> str:
@@ -197,5 +215,5 @@ def _signed(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:+.1f} %"
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1].rstrip()}…"
+def _cut(name: str, width: int = _NAME_WIDTH) -> str:
+    return name if len(name) <= width else f"{name[: width - 1].rstrip()}…"

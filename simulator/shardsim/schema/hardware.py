@@ -17,6 +17,7 @@ from pydantic import Field
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, Duration, Size, StrictModel, Text
+from shardsim.schema.catalog import is_path
 from shardsim.schema.changes import Changes
 from shardsim.schema.loader import Document
 from shardsim.schema.sourced import (
@@ -92,7 +93,12 @@ class ClusterFile(SourcedFile):
     nodes_per_leaf: Figure[Count] = Field(description="nodes under one leaf switch or one set of rail switches")
     oversubscription: Figure[Annotated[float, Field(ge=1.0)]]
     rail_optimized: Figure[bool]
-    fabric_profile: Text = Field(description="name of a file in topologies/profiles/fabrics")
+    fabric_profile: Text = Field(
+        description="name of a file in topologies/profiles/fabrics, or a path that starts from this file's folder"
+    )
+    fabric_assumed: Figure[bool] | None = Field(
+        default=None, description="whether the profile is another cluster's: what was fitted there is assumed here"
+    )
     max_gpus: Figure[Count] | None = None
     default_framework: Text = Field(description="software stack that runs of the cluster's time used")
 
@@ -278,10 +284,11 @@ def load_cluster(
         nodes_per_leaf=file.nodes_per_leaf.value,
         oversubscription=file.oversubscription.value,
         rail_optimized=file.rail_optimized.value,
-        fabric_profile=file.fabric_profile,
+        fabric_profile=_beside(path, file.fabric_profile, changes),
         max_gpus=None if file.max_gpus is None else file.max_gpus.value,
         source=cited(file),
         default_framework=file.default_framework,
+        fabric_assumed=_CHOSEN not in changes and file.fabric_assumed is not None and file.fabric_assumed.value,
     )
 
 
@@ -351,6 +358,15 @@ def _cluster_problems(document: Document, file: ClusterFile) -> Iterator[Problem
     if file.max_gpus is not None and file.max_gpus.value % node:
         what = f"{file.max_gpus.value} GPUs are no whole number of nodes of {node}"
         yield Problem(what, document.where(("max_gpus", "value")), f"write a multiple of {node}")
+
+
+_CHOSEN = "cluster.fabric_profile"
+"""The change with which a user names another profile."""
+
+
+def _beside(path: Path, profile: str, changes: Changes) -> str:
+    """Let a path in a cluster's file start from that file, and one that the user sets from the working directory."""
+    return str(path.parent / profile) if is_path(profile) and _CHOSEN not in changes else profile
 
 
 def _link(file: SourcedFile, link: LinkFile) -> Link:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.explain import explain
+from shardsim.schema.textfile import encoding
 
 Model = TypeVar("Model", bound=BaseModel)
 KeyPath = tuple[str | int, ...]
@@ -178,10 +179,12 @@ def _read(path: Path) -> str:
     if len(raw) > MAX_BYTES:
         raise InputError(Problem(f"is larger than {MAX_BYTES / 1e6:g} MB", file, "is it the file you meant?"))
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode(encoding(raw))
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise InputError(Problem("is not UTF-8 text", f"{file}:{line}", "is it the file you meant?")) from None
+        raise InputError(
+            Problem("is neither UTF-8 nor UTF-16 text", f"{file}:{line}", "is it the file you meant?")
+        ) from None
     if not text.strip():
         raise InputError(Problem("is empty", file))
     return text

@@ -28,10 +28,6 @@ class FabricRecipe(StrictModel):
         default="fitted", description="assumed where the measured machines differ from the one described"
     )
     far: tuple[Text, ...] = Field(default=(), description="catalog clusters whose groups across domains count")
-    adapters_limit: bool = Field(
-        default=False,
-        description="the adapters are so slow that they alone limit every way across domains, by the same share",
-    )
     far_like: Text | None = Field(
         default=None, description="profile whose constants across domains are taken over, by analogy, before any fit"
     )

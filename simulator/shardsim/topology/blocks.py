@@ -74,6 +74,7 @@ def ranks_shape(cluster: Cluster, ranks: int) -> GroupShape:
         nodes=nodes,
         leaves=-(-nodes // cluster.nodes_per_leaf),
         nic_share=least * cluster.nic_bandwidth_per_gpu,
+        fewest_per_domain=least,
     )
 
 

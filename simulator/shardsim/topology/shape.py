@@ -96,6 +96,7 @@ def group_shape(cluster: Cluster, layout: Layout, axis: GroupAxis) -> GroupShape
         nodes=_num(node.units, scalar=scalar),
         leaves=_num(leaf.units, scalar=scalar),
         nic_share=_num(domain.fewest * cluster.nic_bandwidth_per_gpu, scalar=scalar),
+        fewest_per_domain=_num(domain.fewest, scalar=scalar),
     )
 
 

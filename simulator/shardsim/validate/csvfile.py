@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardsim.errors import InputError, Problem
+from shardsim.schema.textfile import encoding
 
 MOST_PROBLEMS = 50
 """A wrong file has as many problems as rows: the rest are counted, not listed."""
@@ -78,8 +79,8 @@ def read_csv(path: Path, required: Collection[str]) -> CsvTable:
     Raises
     ------
     InputError
-        Not a readable file, not UTF-8 text, empty, no rows, columns missing or named twice, a row with too few or too
-        many cells, a quotation that never ends. All problems of one kind are listed together.
+        Not a readable file, neither UTF-8 nor UTF-16 text, empty, no rows, columns missing or named twice, a row with
+        too few or too many cells, a quotation that never ends. All problems of one kind are listed together.
     """
     columns, records = _records(path, required)
     rows = tuple(CsvRow(line, dict(zip(columns, cells, strict=True))) for line, cells in records)
@@ -197,10 +198,12 @@ def _text(path: Path) -> str:
     if len(raw) > MAX_BYTES:
         raise InputError(Problem(f"is larger than {MAX_BYTES / 1e6:g} MB", file, "is it the file you meant?"))
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode(encoding(raw))
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise InputError(Problem("is not UTF-8 text", f"{file}:{line}", "is it the file you meant?")) from None
+        raise InputError(
+            Problem("is neither UTF-8 nor UTF-16 text", f"{file}:{line}", "is it the file you meant?")
+        ) from None
     if "\0" in text:
         raise InputError(Problem("holds NUL bytes", file, "is it the file you meant?"))
     return text

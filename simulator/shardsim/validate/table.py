@@ -56,6 +56,8 @@ class ErrorSummary:
         Median and 90th percentile of the absolute error (-); None without predictions.
     bias : float or None
         Median of the signed error (-): positive where predictions are too slow.
+    sizes : tuple of (float, float) or None
+        Smallest and largest buffer of those with a prediction [bytes], where rows are collectives.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ErrorSummary:
     median: float | None
     p90: float | None
     bias: float | None
+    sizes: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,16 @@ class ValidationTable:
         In the order of the input.
     overall : ErrorSummary
     groups : tuple of (str, tuple of ErrorSummary)
-        Of training runs by ``source``, ``gpu`` and ``framework``.
+        Of training runs by ``source``, ``gpu`` and ``framework``; of collectives see
+        :func:`shardsim.validate.collectives.validate_collectives`.
     skipped : tuple of (str, int)
         Reasons and how many rows each, the most frequent first.
     noun : str
         What a row is, in the plural.
+    headline : ErrorSummary or None
+        The rows that count, where not all do.
+    remarks : tuple of str
+        How groups are to be read.
     """
 
     file: str
@@ -91,3 +99,5 @@ class ValidationTable:
     groups: tuple[tuple[str, tuple[ErrorSummary, ...]], ...]
     skipped: tuple[tuple[str, int], ...]
     noun: str = "runs"
+    headline: ErrorSummary | None = None
+    remarks: tuple[str, ...] = ()

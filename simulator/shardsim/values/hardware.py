@@ -102,6 +102,8 @@ class Cluster:
         Datasheet or paper.
     default_framework : str
         Framework profile that runs on this cluster take unless another is named.
+    fabric_assumed : bool
+        Whether the fabric profile is another cluster's, taken over: what was fitted there is assumed here.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Cluster:
     max_gpus: int | None
     source: str
     default_framework: str = "megatron-core"
+    fabric_assumed: bool = False
 
     @property
     def nic_bandwidth_per_gpu(self) -> float:
@@ -144,7 +147,9 @@ class GroupShape:
     domains, nodes, leaves : Num
         NVLink domains, nodes and leaf switches that the group touches (-).
     nic_share : Num
-        Adapter bandwidth that this group has out of one NVLink domain, per direction [bytes/s].
+        Adapter bandwidth that this group has out of one NVLink domain, the emptiest, per direction [bytes/s].
+    fewest_per_domain : Num or None
+        Fewest members inside one NVLink domain (-); None where all hold as many. ``nic_share`` is theirs.
     """
 
     ranks: Num
@@ -154,6 +159,7 @@ class GroupShape:
     nodes: Num
     leaves: Num
     nic_share: Num
+    fewest_per_domain: Num | None = None
 
 
 @dataclass(frozen=True, slots=True)

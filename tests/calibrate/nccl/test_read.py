@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shardsim.calibrate.nccl.read import read_logs
+from shardsim.calibrate.nccl.segments import Segmenter
 from shardsim.calibrate.nccl.table import NcclLog, NcclTest
 from shardsim.errors import InputError
 
@@ -639,3 +640,37 @@ def test_json_that_is_damaged_or_something_else_is_refused(
     problems: Callable[..., list[str]], text: str, what: str
 ) -> None:
     assert what in problems(text)[0]
+
+
+def _refused(path):
+    with pytest.raises(InputError) as caught:
+        read_logs([path])
+    return str(caught.value)
+
+
+def test_a_large_file_of_another_tool_is_recognised_by_its_first_megabyte(tmp_path, monkeypatch):
+    path = tmp_path / "x.log"
+    path.write_text("# OSU MPI-CUDA Allreduce Latency Test\n" + "8 12.5 3.1\n" * 400_000, encoding="utf-8")
+    fed = []
+
+    def feed(_: Segmenter, *given: object) -> bool:
+        fed.append(given)
+        return False
+
+    monkeypatch.setattr(Segmenter, "feed", feed)
+    assert "OSU micro-benchmarks" in _refused(path)
+    assert len(fed) < 120_000
+
+
+def test_bytes_that_are_no_text_are_recognised_by_the_first_megabyte(tmp_path):
+    path = tmp_path / "x.log"
+    path.write_bytes((bytes(range(128, 256)) + b"\n") * 20_000)
+    assert "is not text" in _refused(path)
+
+
+def test_a_table_far_below_other_output_is_found(tmp_path):
+    row = "1048576 262144 float sum -1 30.00 34.95 61.17 0 30.00 34.95 61.17 0\n"
+    path = tmp_path / "all_reduce.log"
+    path.write_text("unpacking layer 0123456789abcdef\n" * 60_000 + row, encoding="utf-8")
+    (log,) = read_logs([path])
+    assert [found.bytes for found in log.tests[0].rows] == [2**20]

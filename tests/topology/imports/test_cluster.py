@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from shardsim.errors import InputError
+from shardsim.program.ask import ask_collective
 from shardsim.report.node import cluster_yaml
-from shardsim.schema.hardware import load_cluster
+from shardsim.schema.hardware import load_cluster, load_fabric_profile
 from shardsim.schema.products import load_products
 from shardsim.topology.imports.cluster import ASKED, ASSUMED, DERIVED, DUMP, LINKS, Asked, ClusterDraft, draft_cluster
 from shardsim.topology.imports.node import Node
-from shardsim.topology.imports.read import read_text
+from shardsim.topology.imports.read import read_file, read_text
 from shardsim.values.hardware import Cluster
 
 Text = Callable[[str], str]
@@ -200,3 +201,51 @@ def test_names_of_files_cannot_break_the_cluster_file(quartz: Node, tmp_path: Pa
     name = "a: 'b' \"c\" # {d}\n- e.txt"
     made = draft_cluster(quartz, Asked(**H100), load_products(), name)
     assert name in loaded(made, tmp_path).source
+
+
+def test_a_fit_of_nvlink_prices_no_gpus_that_meet_over_pcie(fixture_text: Text, tmp_path: Path) -> None:
+    """NCCL counts 12 GB/s on PCIe 3.0 x16 of 15.75: the bus bandwidth of a ring, of any number of ranks."""
+    flint = read_text(fixture_text("flint-4gpu-cut.txt"), "flint.txt")
+    cluster = loaded(draft(flint, device="v100-sxm2-32gb", nic=12.5e9, nics=2), tmp_path)
+    fabric = load_fabric_profile(cluster.fabric_profile)
+    answers = [ask_collective("all_reduce", 2.0**32, cluster, fabric, ranks) for ranks in (2, 4, 24)]
+    assert [answer.bus_bandwidth for answer in answers] == pytest.approx([12e9] * 3, rel=0.01)
+    assert {answer.transfer.provenance.basis for answer in answers} == {"assumed"}
+    assert {answer.correction for answer in answers} == {1.0}
+
+
+def test_what_was_fitted_on_the_cluster_that_it_is_like_is_assumed_of_this_one(quartz: Node, tmp_path: Path) -> None:
+    ours, theirs = loaded(draft(quartz, **H100), tmp_path), load_cluster("dgx-h100")
+    fabric = load_fabric_profile(ours.fabric_profile)
+    trust, fitted = (ask_collective("all_reduce", 2.0**30, one, fabric, 8) for one in (ours, theirs))
+    assert trust.seconds == fitted.seconds
+    assert fitted.transfer.provenance.basis == "fitted"
+    provenance = trust.transfer.provenance
+    assert (provenance.basis, provenance.error, provenance.points) == ("assumed", None, None)
+    assert "another cluster, by its profile nvlink4-ndr" in provenance.source
+
+
+def test_a_profile_of_its_own_is_as_good_as_its_fit(quartz: Node, tmp_path: Path) -> None:
+    ours = loaded(draft(quartz, **H100), tmp_path)
+    (tmp_path / "own.yaml").write_text("based_on: nvlink4-ndr\ntitle: ours\n", encoding="utf-8")
+    own = load_fabric_profile(str(tmp_path / "own.yaml"))
+    assert ask_collective("all_reduce", 2.0**30, ours, own, 8).transfer.provenance.basis == "fitted"
+
+
+def test_a_fabric_is_asked_for_where_no_catalogued_cluster_has_such_adapters(quartz: Node) -> None:
+    """The nearest are 200 Gb/s a GPU, by GPUDirect-TCPX: another fabric than four adapters of 300 Gb/s."""
+    problem = refused(quartz, device="h100-sxm-80gb", nic=37.5e9, nics=4)["--like"]
+    assert "no catalogued cluster of h100-sxm-80gb has 150 Gb/s of adapters a GPU" in problem
+    assert "dgx-h100 (400 Gb/s)" in problem
+    assert draft(quartz, device="h100-sxm-80gb", nic=37.5e9, nics=4, like="dgx-h100").fabric_profile == "nvlink4-ndr"
+
+
+def test_a_dump_without_gpus_may_be_of_any_device() -> None:
+    node = read_text('<system><cpu numaid="0"><pci busid="0000:01:00.0" class="0x020000"/></cpu></system>', "x")
+    assert {"h100-sxm-80gb", "l40s"} <= set(refused(node)["--device"].removesuffix(")").replace(",", " ").split())
+
+
+def test_a_dump_in_utf_16_is_read(fixture_text: Text, tmp_path: Path) -> None:
+    path = tmp_path / "quartz.txt"
+    path.write_bytes(fixture_text("quartz-8gpu.txt").encode("utf-16"))
+    assert len(read_file(path).gpus) == 8

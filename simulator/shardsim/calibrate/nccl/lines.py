@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import re
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from shardsim.errors import InputError, Problem
+from shardsim.schema.textfile import encoding
 
 LONGEST_LINE = 1 << 16
 """Characters of a line of text; the rest of a longer one is passed over, so that memory stays bounded."""
@@ -24,7 +24,6 @@ _COMPRESSED = {
     b"PK\x03\x04": "a zip archive",
 }
 _BINARY = {b"\x7fELF": "a program", b"%PDF": "a PDF document", b"\x89PNG": "an image", b"\xff\xd8\xff": "an image"}
-_BOMS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig"}
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -90,8 +89,7 @@ def open_text(path: Path) -> TextIO:
             raw.close()
             right = "unpack it first" if magic in _COMPRESSED else "give the output of nccl-tests as text or JSON"
             raise InputError(Problem(f"is {what}", where, right))
-    encoding = next((name for bom, name in _BOMS.items() if head.startswith(bom)), "utf-8")
-    return io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
+    return io.TextIOWrapper(raw, encoding=encoding(head), errors="replace", newline="\n")
 
 
 def numbered(stream: TextIO) -> Iterator[tuple[int, str]]:

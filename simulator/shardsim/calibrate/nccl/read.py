@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
@@ -22,6 +24,15 @@ MOST_REFUSALS = 1000
 """Refusals of one log that are listed; the others are counted."""
 _MOST_SIGNS = 20_000
 """Lines that are searched for signs of another tool."""
+_ENOUGH = 1_000_000
+"""Characters after which a file that shows signs of another tool, and none of nccl-tests, is not read further."""
+_MAY_BELONG = re.compile(
+    r"#|\{\"|nccl|NCCL|_perf|nThread|\b(?:size|bytes)\s+[cN]|Rank\s+\d|\d\s+\d+\s+(?:" + "|".join(DTYPE_BYTES) + ")"
+)
+"""What every first line of a test has some of: further down, and until one is found, other lines are passed over."""
+_MOST_MARKS = 0.05
+"""Share of characters that are none in a text (-)."""
+_NOT_TEXT = LookAlike("not text", "give the output of nccl-tests as text or JSON")
 
 
 def read_logs(
@@ -155,6 +166,28 @@ def _claims_json(text: str) -> bool:
     return (start.startswith("{") and '"' in start[:40]) or start.lstrip("[ \t\r\n").startswith("{")
 
 
+@dataclass(slots=True)
+class _Start:
+    """The first lines of a file: characters, and how many of them are none."""
+
+    seen: int = 0
+    marks: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.seen >= _ENOUGH
+
+    @property
+    def is_no_text(self) -> bool:
+        return self.marks > _MOST_MARKS * self.seen
+
+    def ends_with(self, line: str) -> bool:
+        """Take a line; whether it is the last one."""
+        self.seen += len(line) + 1
+        self.marks += line.count("\ufffd") + line.count("\0")
+        return self.is_over
+
+
 def _text_segments(lines: Iterator[tuple[int, str]]) -> tuple[Sequence[Segment], LookAlike | None]:
     cleaner = Cleaner()
     streams: dict[str, Segmenter] = {}
@@ -162,7 +195,14 @@ def _text_segments(lines: Iterator[tuple[int, str]]) -> tuple[Sequence[Segment],
     looks: LookAlike | None = None
     messages = 0
     early: set[int] = set()
+    start = _Start()
+    is_known = False  # whether anything of nccl-tests was seen
     for searched, (number, line) in enumerate(lines):
+        if not start.is_over:
+            if start.ends_with(line) and not (order or messages or is_known) and (start.is_no_text or looks):
+                return [], _NOT_TEXT if start.is_no_text else looks
+        elif not is_known and not _MAY_BELONG.search(line):
+            continue
         stream, text, message = cleaner.clean(line)
         if text.lstrip().startswith('{"version"'):
             order += _json_segments(text, number)
@@ -174,7 +214,9 @@ def _text_segments(lines: Iterator[tuple[int, str]]) -> tuple[Sequence[Segment],
         messages += bool(message)
         if not text:
             continue
-        belongs = streams.setdefault(stream, Segmenter(early)).feed(text, message, number)
+        segmenter = streams.setdefault(stream, Segmenter(early))
+        belongs = segmenter.feed(text, message, number)
+        is_known = is_known or (belongs and segmenter.has_found)
         if looks is None and not belongs and not message and searched < _MOST_SIGNS:
             looks = recognise(text)
     if looks is None and messages:

@@ -204,6 +204,11 @@ class Segmenter:
         self._now: Segment | None = None
         self._pending: str | None = None
 
+    @property
+    def has_found(self) -> bool:
+        """Whether a row or the lines before a table were among those fed."""
+        return any(segment.rows or segment.has_preamble for segment in self.segments)
+
     def feed(self, text: str, message: str, line: int) -> bool:
         """Take one line.
 

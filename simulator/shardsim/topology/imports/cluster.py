@@ -23,6 +23,12 @@ DUMP, ASKED, ASSUMED, LINKS, DERIVED = "dump", "asked", "assumed", "links", "der
 """Keys of the sources of a draft: read from the dump, given by the user, taken from a catalogued cluster, the rate of
 one NVLink, and what a rule made of the dump."""
 
+WITHOUT_NVLINK = "nccl-pcie"
+"""Fabric profile of nodes whose GPUs meet over PCIe: a fit of NVLink says nothing of them."""
+
+_ALIKE = 0.1
+"""How far the adapter bandwidth of a GPU may be from a catalogued cluster's that is taken without being asked (-)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -87,6 +93,8 @@ class ClusterDraft:
     rail_optimized : Entry
         1 or 0.
     fabric_profile, default_framework : str
+    fabric_assumed : Entry
+        1: no dump says how fast its fabric's collectives are.
     max_gpus : Entry or None
     assumed : tuple of str
         What the dump does not say and nobody gave, for people.
@@ -108,6 +116,7 @@ class ClusterDraft:
     rail_optimized: Entry
     fabric_profile: str
     default_framework: str
+    fabric_assumed: Entry
     max_gpus: Entry | None
     assumed: tuple[str, ...]
     notes: tuple[str, ...]
@@ -163,7 +172,8 @@ def draft_cluster(
     work.problems += _misfits(gpus, nics, speed, nvlink)
     if work.problems:
         raise InputError(work.problems)
-    work.assumed += _fabric(reference)
+    profile = reference.fabric_profile if _has_nvlink(node, product) else WITHOUT_NVLINK
+    work.assumed += _fabric(reference, profile)
     return ClusterDraft(
         title=f"{int(gpus.value)} x {product.device} a node, imported from {name}",
         sources={
@@ -183,8 +193,9 @@ def draft_cluster(
         nodes_per_leaf=Entry(reference.nodes_per_leaf, ASSUMED),
         oversubscription=Entry(reference.oversubscription, ASSUMED),
         rail_optimized=Entry(reference.rail_optimized, ASSUMED),
-        fabric_profile=reference.fabric_profile,
+        fabric_profile=profile,
         default_framework=reference.default_framework,
+        fabric_assumed=Entry(1, ASSUMED),
         max_gpus=None if asked.nodes is None else Entry(asked.nodes * int(gpus.value), ASKED),
         assumed=tuple(work.assumed),
         notes=tuple(work.notes),
@@ -205,14 +216,25 @@ def _misfits(gpus: Entry, nics: Entry, speed: Entry, nvlink: LinkEntry) -> list[
     return problems
 
 
-def _fabric(reference: Cluster) -> list[str]:
+def _has_nvlink(node: Node, product: GpuProduct) -> bool:
+    """Whether NVLink joins all GPUs of a node; else PCIe is priced in its place."""
+    if not _lists_nvlinks(node):
+        return product.links > 0
+    return len(node.nvlink_groups) == 1 and all(map(node.links_of, range(len(node.gpus))))
+
+
+def _fabric(reference: Cluster, profile: str) -> list[str]:
     """What no dump of a node can say."""
+    constants = f"fabric profile {profile}, fitted on clusters such as {reference.name} and not on this one"
+    if profile == WITHOUT_NVLINK:
+        constants = f"fabric profile {profile}: without NVLink, NCCL's own constants for PCIe and the network"
     rails = "rail-optimized" if reference.rail_optimized else "leaf-spine"
     spine = f"oversubscription {reference.oversubscription:g}"
     return [
         f"latencies, as {reference.name}",
         f"{rails} fabric, {reference.nodes_per_leaf} nodes a leaf, {spine}, as {reference.name}",
-        f"fabric profile {reference.fabric_profile}, framework {reference.default_framework}, as {reference.name}",
+        constants,
+        f"framework {reference.default_framework}, as {reference.name}",
     ]
 
 
@@ -258,8 +280,13 @@ def _which_device(work: _Work) -> Problem:
 
 def _candidates(work: _Work, links: int) -> str:
     fitting = [one.device for one in work.products if one.links >= links]
-    same = [one.device for one in work.products if one.links == links]
+    same = [one.device for one in work.products if one.links == links and _lists_nvlinks(work.node)]
     return f"such as {', '.join(same or fitting)}" if fitting else "a device of the catalog"
+
+
+def _lists_nvlinks(node: Node) -> bool:
+    """Whether the dump tells how many NVLinks a GPU has: one without GPUs, or of NCCL's input, does not."""
+    return node.nvlink_known and bool(node.gpus)
 
 
 def _gpus(work: _Work) -> Entry:
@@ -339,18 +366,32 @@ def _reference(work: _Work, product: GpuProduct, gpus: float, share: float) -> C
         return round(nvlink, 6), round(adapters, 6), cluster.gpus_per_node != gpus
 
     nearest = [cluster for cluster in same if unlike(cluster) == min(map(unlike, same))]
+    problem = _which_fabric(product, same, nearest, share) if _has_nvlink(work.node, product) else None
+    if problem is not None:
+        work.problems.append(problem)
+        return None
+    return nearest[0]
+
+
+def _which_fabric(
+    product: GpuProduct, same: Sequence[Cluster], nearest: Sequence[Cluster], share: float
+) -> Problem | None:
+    """What has to be asked before the fabric profile of a similar cluster is taken."""
+    if share and all(abs(cluster.nic_bandwidth_per_gpu / share - 1) > _ALIKE for cluster in nearest):
+        known = ", ".join(f"{cluster.name} ({_gigabits(cluster.nic_bandwidth_per_gpu)})" for cluster in same)
+        what = f"no catalogued cluster of {product.device} has {_gigabits(share)} of adapters a GPU: which fabric?"
+        return Problem(what, "--like", f"one of {known}")
     fabrics = {cluster.fabric_profile: cluster.name for cluster in reversed(nearest)}
     if len(fabrics) > 1:
         what = f"the dump does not say which fabric joins the nodes ({', '.join(sorted(fabrics))})"
-        work.problems.append(Problem(what, "--like", f"one of {', '.join(sorted(fabrics.values()))}"))
-        return None
-    return nearest[0]
+        return Problem(what, "--like", f"one of {', '.join(sorted(fabrics.values()))}")
+    return None
 
 
 def _domain(work: _Work, product: GpuProduct, reference: Cluster, gpus: int) -> Entry:
     """GPUs that reach each other over NVLink, or over PCIe where there is none."""
     node, asked = work.node, work.asked
-    listed = node.nvlink_known and bool(node.gpus)
+    listed = _lists_nvlinks(node)
     if asked.domain is not None:
         if gpus and asked.domain % gpus:
             right = f"a multiple of {gpus}"
@@ -403,7 +444,7 @@ def _nvlink(work: _Work, product: GpuProduct, reference: Cluster, pcie: LinkEntr
     if not product.links:
         return LinkEntry(f"{pcie.product} between GPUs, no NVLink", pcie.bandwidth, pcie.latency)
     latency = Entry(reference.nvlink.latency, ASSUMED)
-    if not node.nvlink_known or not node.gpus:
+    if not _lists_nvlinks(node):
         work.assumed.append(f"{product.links} NVLinks a GPU, as its datasheet: the dump does not list them")
         bandwidth = product.links * product.link_bandwidth
         return LinkEntry(f"NVLink, {product.links} links", Entry(bandwidth, LINKS), latency)
@@ -418,6 +459,10 @@ def _nvlink(work: _Work, product: GpuProduct, reference: Cluster, pcie: LinkEntr
     way = "through NVSwitch" if node.switches else "direct"
     bandwidth = links * product.link_bandwidth
     return LinkEntry(f"NVLink {way}, {links} links", Entry(bandwidth, LINKS), latency)
+
+
+def _gigabits(bandwidth: float) -> str:
+    return f"{bandwidth * 8 / 1e9:.4g} Gb/s"
 
 
 def _of(link: Link) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from shardsim.errors import InputError, Problem
+from shardsim.schema.textfile import encoding
 from shardsim.topology.imports.matrix import NoTableError, read_matrix
 from shardsim.topology.imports.node import Node
 from shardsim.topology.imports.xml import read_xml
@@ -97,7 +98,8 @@ def read_stream(stream: IO[bytes], where: str) -> Node:
     raw = stream.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
         raise InputError(Problem(f"is larger than {MOST_BYTES / 1e6:g} MB", where, "is it the file you meant?"))
-    return read_text(_decoded(raw), where)
+    # Bytes that are no text become marks, which no table has.
+    return read_text(raw.decode(encoding(raw), errors="replace"), where)
 
 
 def read_text(text: str, where: str) -> Node:
@@ -129,10 +131,3 @@ def read_text(text: str, where: str) -> Node:
         if kind is None:
             raise
     raise InputError(Problem(f"is {_NAMES[kind]}", where, _REMEDIES.get(kind, _WANTED)))
-
-
-def _decoded(raw: bytes) -> str:
-    """Text of a file; PowerShell's ``>`` writes UTF-16. Bytes that are no text become marks, which no table has."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return raw.decode("utf-16", errors="replace")
-    return raw.decode("utf-8-sig", errors="replace")
