@@ -20,31 +20,22 @@ from shardsim.values.host import HostConstants
 
 ROWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vtrain_single_node_a100.csv"
 TRUE = {"forward": 60e-6, "backward": 20e-6, "collective": 40e-6, "passes": 500e-6, "optimizer": 10e-6}
-LAYOUTS = (
-    {},
-    {"tp": 2},
-    {"pp": 2},
-    {"pp": 4},
-    {"tp": 2, "pp": 2},
-    {"tp": 4},
-    {"pp": 4, "vpp": 2},
-    {"sp": True, "tp": 2},
-)
+LAYOUTS = ({}, {"tp": 2}, {"pp": 4}, {"tp": 2, "pp": 2})
 
 
 @pytest.fixture(scope="module")
 def runs():
     """A model each of two sizes under several layouts and batches, most of them launch-bound."""
     found = []
-    for hidden, layers in ((512, 8), (1024, 16)):
+    for hidden, layers in ((512, 4), (1024, 8)):
         model = {"name": f"h{hidden}", "layers": layers, "hidden": hidden, "heads": 8, "ffn": 4 * hidden}
         model |= {"vocab": 50257, "max_positions": 512, "activation": "gelu", "norm": "layernorm"}
         model |= {"position": "learned", "tied_embeddings": True, "bias": True}
         for layout in LAYOUTS:
-            for micro in (1, 8):
+            for micro in (1, 4):
                 keys = {"model": model, "cluster": "dgx-a100", "framework": "megatron-2021", "gpus": 8, "seq": 512}
                 found.append(
-                    resolve(request_from_mapping(nested(keys | layout | {"micro_batch": micro, "global_batch": 64})))
+                    resolve(request_from_mapping(nested(keys | layout | {"micro_batch": micro, "global_batch": 32})))
                 )
     return found
 
@@ -70,7 +61,7 @@ def test_a_fit_finds_the_times_that_made_the_iterations_and_predicts_other_model
     assert found.fit.constants["forward"] == pytest.approx(60e-6, rel=0.15)
     assert np.median(np.abs(found.held_out / measured - 1.0)) < 0.03
     assert np.all(found.never_late <= measured * (1 + 1e-12))
-    assert set(model_keys(runs)) == {"h512 L8", "h1024 L16"}
+    assert set(model_keys(runs)) == {"h512 L4", "h1024 L8"}
     assert found.weight["optimizer"] < 0.01
 
 

@@ -181,6 +181,7 @@ def _apply(command: Command, options: Sequence[Callable[[Command], Command]]) ->
 
 def _set(keys: dict[str, Any], setting: str) -> Problem | None:
     """Add one ``--set``; the problem with it, if there is one."""
+    from shardsim.schema.changes import WHOLE
     from shardsim.schema.loader import parse_scalar
     from shardsim.schema.run import RunRequest
 
@@ -190,7 +191,7 @@ def _set(keys: dict[str, Any], setting: str) -> Problem | None:
         return Problem(f"{setting!r} is not key=value", "--set", "write it like --set layout.tp=8")
     path = tuple(name.split("."))
     own = path[0] in SECTIONS or (len(path) == 1 and path[0] in RunRequest.model_fields)
-    if not own and len(path) == 1:
+    if not own and len(path) == 1 and name not in WHOLE:
         from shardsim.schema.catalog import near
 
         known = [field for field in RunRequest.model_fields if field != "set"]

@@ -143,7 +143,8 @@ class _Builder:
 
         shape = (run.model, run.layout, run.batch, run.framework)
         gather = p2p_message(*shape).gather
-        arrival: tuple[Operator, ...] = (Collective("gather stage input", "all_gather", "tp", gather),)
+        whole = (Collective("gather stage input", "all_gather", "tp", gather),)
+        arrival: tuple[Operator, ...] = whole if any_of(gather > 0) else ()
 
         def layer(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
             return as_graph(tasks, run.profile.host) if run.framework.cuda_graphs == "layers" else tasks

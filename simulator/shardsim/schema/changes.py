@@ -15,6 +15,9 @@ Changes = Mapping[str, str | int | float | bool]
 PREFIXES = ("cluster", "device", "kernels", "fabric", "host")
 """What a change begins with: the file that it changes."""
 
+WHOLE = ("host",)
+"""Files that a change may replace by another: its value is then a name or a path."""
+
 SOURCE = "set by the user"
 """What stands as the source of a changed figure."""
 
