@@ -90,8 +90,9 @@ def collectives(
     """Predict every measured collective of FILE.csv.
 
     \b
-    Columns needed: gpu, gpus_per_node, nodes, collective, bytes (the whole buffer), time_us. Others are
-    used where they are: id, source, log_file, note, dtype, inter_node_gbps_per_gpu, healthy, cluster, fabric.
+    Columns needed: gpu, gpus_per_node, nodes, collective, bytes (the whole buffer), time_us.
+    Others are used where they are: id, source, log_file, note, dtype, inter_node_gbps_per_gpu,
+    healthy, cluster, fabric.
     """  # noqa: D301  # click reads the escape
     from shardsim.report.console import progress
     from shardsim.report.plots import plot_format

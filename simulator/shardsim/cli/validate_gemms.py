@@ -38,8 +38,8 @@ def gemms(
     """Predict every measured matrix product of FILE.csv: y = x W, m rows of k by k rows of n.
 
     \b
-    Columns needed: gpu, dtype, m, n, k, and time_us (or time_ms, time_s). Others are used where they are:
-    id, batch, and layout: tn (forward, the default), nn (input gradient), nt (weight gradient).
+    Columns needed: gpu, dtype, m, n, k, and time_us (or time_ms, time_s). Others are used where they
+    are: id, batch, and layout: tn (forward, the default), nn (input gradient), nt (weight gradient).
     """  # noqa: D301  # click reads the escape
     from shardsim.report.console import progress, show
     from shardsim.report.gemm_plots import gemm_scatter
