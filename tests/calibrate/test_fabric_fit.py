@@ -18,6 +18,11 @@ from shardsim.values.provenance import Provenance
 NOTE = Provenance("fitted", "invented")
 CLUSTER = load_cluster("dgx-h100")
 BASE = load_fabric_profile("nccl-hopper")
+SOURCES = {
+    "near": "invented measurements", "far": "others", "kin": "another collective",
+    "nccl": BASE.ways["all_reduce"][0].near.source,
+    "sendrecv": BASE.links["nic"].constants["efficiency.send_recv"].source,
+}  # fmt: skip
 
 
 def grid_of(kind, nodes=(1,), per_node=(2, 4, 8), dtype="half"):
@@ -116,17 +121,43 @@ def test_what_is_fitted_says_on_which_products_and_what_is_not_names_none(truth,
 def test_a_profile_that_was_written_reads_back_the_same(truth, tmp_path):
     points = timed(grid_of("all_gather"), "all_gather", truth)
     fabric = fit_fabric("example", points, CLUSTER, BASE).fabric
-    sources = {
-        "near": "invented measurements", "kin": "another collective",
-        "nccl": BASE.ways["all_reduce"][0].near.source,
-        "sendrecv": BASE.links["nic"].constants["efficiency.send_recv"].source,
-    }  # fmt: skip
     path = tmp_path / "example.yaml"
-    path.write_text(fabric_yaml(fabric, "an example", "nccl-hopper", sources), encoding="utf-8")
+    path.write_text(fabric_yaml(fabric, "an example", "nccl-hopper", SOURCES), encoding="utf-8")
     again = load_fabric_profile(str(path))
     assert predict(points, CLUSTER, again) == pytest.approx(predict(points, CLUSTER, fabric), rel=2e-3)
     assert again.ways["all_gather"][0].near.source == "invented measurements"
     assert again.tuning == BASE.tuning
+
+
+def stepping(per_node, nodes=1):
+    """Messages at 100 GB/s below 64 MiB and at twice that from there on, as more channels are opened."""
+    points = grid_of("send_recv", nodes=(nodes,), per_node=(per_node,))
+    rate = np.where(points.size < 2.0**26, 100e9, 200e9) / (1.0 if nodes == 1 else 5.0)
+    return replace(points, seconds=20e-6 + points.size / rate)
+
+
+@pytest.mark.parametrize(("nodes", "place"), [(1, "near"), (2, "far")])
+def test_the_bandwidth_of_messages_that_steps_with_their_size_is_followed(nodes, place, tmp_path):
+    points = stepping(8, nodes)
+    fit = fit_fabric("example", points, CLUSTER, BASE)
+    quality = next(q for q in fit.qualities if q.kind == "send_recv")
+    assert (quality.place, list(fit.fabric.corrections)) == (place, [("send_recv", "wide", place)])
+    assert quality.median < min(0.05, 0.5 * quality.equations)
+    path = tmp_path / "example.yaml"
+    path.write_text(fabric_yaml(fit.fabric, "an example", "nccl-hopper", SOURCES), encoding="utf-8")
+    again = predict(points, CLUSTER, load_fabric_profile(str(path)))
+    assert again == pytest.approx(predict(points, CLUSTER, fit.fabric), rel=2e-3)
+
+
+def test_larger_messages_never_take_less_time_for_their_correction():
+    fit = fit_fabric("example", stepping(8), CLUSTER, BASE)
+    asked = replace(stepping(8), size=np.geomspace(512.0, 2.0**35, len(stepping(8))))
+    assert np.diff(predict(asked, CLUSTER, fit.fabric)).min() > 0.0
+
+
+def test_a_few_messages_correct_nothing():
+    points = stepping(8)
+    assert not fit_fabric("example", points.where(points.size >= 2.0**22), CLUSTER, BASE).fabric.corrections
 
 
 def smoothed(log_ratio, size, rises=0.0, members=8.0):

@@ -55,14 +55,14 @@ def test_what_is_fitted_names_points_and_error_and_what_is_not_is_assumed(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_corrections_are_small_and_few(name):
     sizes = {"wide": 0, "narrow": 0}
-    for (_, family, _), correction in load_fabric_profile(name).corrections.items():
+    for (kind, family, _), correction in load_fabric_profile(name).corrections.items():
         grid = np.array(correction.log_ratio)
         sizes[family] += grid.size
         assert np.abs(grid).max() < 1.5
         # A cube mesh has other rings for every number of GPUs, and TCPX sends through the host: equations miss both.
-        assert np.median(np.abs(grid)) < (
-            0.35 if name in ("nvlink2-mesh-edr", "nvlink4-tcpx", "nvlink4-tcpxo") else 0.15
-        )
+        # The bandwidth of messages inside a node steps by 2 from one size to the next, and their one curve is smooth.
+        most = 0.35 if name in ("nvlink2-mesh-edr", "nvlink4-tcpx", "nvlink4-tcpxo") else 0.15
+        assert np.median(np.abs(grid)) < (max(most, 0.2) if kind == "send_recv" else most)
     assert max(sizes.values()) <= 200
 
 

@@ -176,6 +176,8 @@ def test_point_to_point_runs_at_nvlink_inside_and_at_one_adapter_across(ranks, g
     record = json.loads(CliRunner().invoke(main, words).output)
     assert record["busbw_bytes_per_s"] / 1e9 == pytest.approx(gigabytes, rel=0.15)
     assert record["datasheet_ring_s"] == pytest.approx(2**30 / (450e9 if ranks == 8 else 50e9))
+    # Inside, the smooth curve of all sizes is too slow for it; across, none was found that would serve.
+    assert (record["correction"] < 0.95) if ranks == 8 else (record["correction"] == 1.0)
 
 
 @pytest.mark.parametrize(

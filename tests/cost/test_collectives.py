@@ -113,6 +113,44 @@ def test_a_message_takes_nvlink_inside_a_domain_and_an_adapter_outside():
     assert message_transfer(0.0, leaves_domain=1, nic_share=NIC, cluster=CLUSTER, fabric=FABRIC).seconds == 0.0
 
 
+MESSAGES = replace(
+    FABRIC,
+    corrections={
+        ("send_recv", "wide", "near"): Correction((20.0, 30.0), (1.0,), ((log(2.0), -9.0),), FITTED),
+        ("send_recv", "wide", "far"): Correction((10.0, 20.0), (1.0,), ((log(3.0), log(1.5)),), FITTED),
+    },
+)
+
+
+def message(size, leaves_domain, fabric=MESSAGES):
+    return message_transfer(size, leaves_domain=leaves_domain, nic_share=NIC, cluster=CLUSTER, fabric=fabric)
+
+
+@pytest.mark.parametrize(("size", "leaves_domain", "factor"), [(2.0**20, 0, 2.0), (2.0**10, 1, 3.0), (2.0**25, 1, 1.5)])
+def test_measurements_correct_a_message_by_its_size_and_where_it_goes(size, leaves_domain, factor):
+    plain = message(size, leaves_domain, FABRIC).seconds
+    assert message(size, leaves_domain).seconds == pytest.approx(factor * plain)
+
+
+def test_no_correction_takes_a_message_beyond_the_datasheet():
+    assert message(2.0**30, 0).rate["nvlink"] == NVLINK
+    assert message(2.0**30, 0).seconds > 2.0**30 / NVLINK
+
+
+def test_a_message_smaller_than_any_that_was_measured_says_so():
+    assert message(2.0**20, 0).provenance.basis == "fitted"
+    assert message(2.0**19, 0).provenance.basis == "assumed"
+    assert message(0.0, 0).provenance.basis == "fitted"
+
+
+@given(st.lists(st.floats(0.0, 1e11), min_size=1), st.sampled_from([0.0, 1.0]))
+def test_messages_in_an_array_take_what_each_takes_alone(sizes, leaves_domain):
+    together = message(np.array(sizes), leaves_domain).seconds
+    assert together.tolist() == [message(size, leaves_domain).seconds for size in sizes]
+    mixed = message(np.array([1e6, 1e6]), np.array([0.0, 1.0])).seconds
+    assert mixed.tolist() == [message(1e6, 0.0).seconds, message(1e6, 1.0).seconds]
+
+
 @given(st.sampled_from(KINDS), st.floats(1.0, 1e11), st.integers(2, 8))
 def test_no_collective_beats_the_wire(kind, size, ranks):
     passes = 2 if kind == "all_reduce" else 1

@@ -14,8 +14,8 @@ from shardsim.calibrate.points import Array, Mask, Points, joined
 from shardsim.calibrate.smooth import knots_around, knots_between, smooth_grid, spread_rows
 from shardsim.calibrate.ways import Place, fit_ways, way_times
 from shardsim.cost.algorithms import bus_factor
-from shardsim.cost.collectives import collective_transfer, far_members, message_transfer
-from shardsim.cost.corrections import correction_family
+from shardsim.cost.collectives import PAIR, collective_transfer, far_members, message_transfer
+from shardsim.cost.corrections import WIDE, correction_family
 from shardsim.topology.blocks import block_shape
 from shardsim.values.hardware import Cluster, Correction, FabricConstants, LinkConstants, WayConstants
 from shardsim.values.num import Num, larger
@@ -42,6 +42,7 @@ _MOST_ROWS = {"near": 6, "far": 6}
 _FEWEST_NEAR_ROWS = 3
 _BUDGET = 200
 """Most numbers of the corrections of one class of data types that a profile may have (-)."""
+_MOST_MESSAGE_KNOTS, _FEWEST_MESSAGE_KNOTS = 10, 3
 _MOST_SHARE = 0.99
 _FINE = 8
 _SAFETY = 0.9
@@ -171,8 +172,15 @@ def fit_fabric(
             ways[kind] = _noted(fitted, place, basis, getattr(sources, place), found)
         _fill(ways, place, sources, fabric.tuning)
     fabric = replace(fabric, ways=ways, corrections=corrections)
-    links = _links(fabric, cluster, points, across, sources)
-    return FabricFit(replace(fabric, links=links), tuple(qualities))
+    fabric = replace(fabric, links=_links(fabric, cluster, points, across, sources))
+    for place in get_args(Place):
+        some = (points.kind == "send_recv") & (across == (place == "far"))
+        if some.sum() >= FEWEST:
+            fabric, found = _message_corrected(
+                place, points.where(some), weights[some], cluster, fabric, getattr(sources, place)
+            )
+            qualities += found
+    return FabricFit(fabric, tuple(qualities))
 
 
 def crosses(points: Points, cluster: Cluster) -> Mask:
@@ -541,6 +549,49 @@ def _with_message(own: LinkConstants, constants: Mapping[str, float]) -> LinkCon
     # A message pays both, so that only their sum is known.
     half = 0.5 * constants["latency"]
     return replace(own, base_latency=half, step_latency=half)
+
+
+def _message_corrected(
+    place: Place, points: Points, weights: Array, cluster: Cluster, fabric: FabricConstants, source: str
+) -> tuple[FabricConstants, list[Quality]]:
+    """Correct messages by their size where that helps, within what is left of the budget."""
+    plain = predict(points, cluster, fabric)
+    used = sum(len(c.log2_bytes) * len(c.log2_members) for key, c in fabric.corrections.items() if key[1] == WIDE)
+    most = min(_BUDGET - used, _MOST_MESSAGE_KNOTS)
+    final, trial = plain, fabric
+    if len(points) >= FEWEST_GRID and most >= _FEWEST_MESSAGE_KNOTS:
+        least, largest = float(np.floor(np.log2(points.size.min()))), float(np.ceil(np.log2(points.size.max())))
+        step = max(float(np.ceil((largest - least) / (most - 1))), 1.0)
+        knots = knots_between(largest - step * max(np.ceil((largest - least) / step), 1.0), largest, step)
+        rows = np.log2(np.array([PAIR]))
+
+        def times(_: float, size: Array) -> Num:
+            far, nic = float(place == "far"), cluster.nic_bandwidth_per_gpu
+            return message_transfer(size, leaves_domain=far, nic_share=nic, cluster=cluster, fabric=fabric).seconds
+
+        grid = smooth_grid(
+            points.size,
+            np.full(len(points), PAIR),
+            np.log(points.seconds / plain),
+            knots,
+            rows,
+            least_rises(times, rows, knots),
+            Provenance("fitted", source, points=len(points)),
+            weights,
+        )
+        trial = replace(fabric, corrections={**fabric.corrections, ("send_recv", WIDE, place): grid})
+        final = predict(points, cluster, trial)
+        if _off(final, points) > _off(plain, points):
+            final, trial = plain, fabric
+    if trial is not fabric:
+        # The constants' error is that of what they predict, which now is corrected.
+        link = "nvlink" if place == "near" else "nic"
+        error = round(float(np.median(np.abs(final / points.seconds - 1.0))), 4)
+        own = trial.links[link]
+        before = own.provenance_of("send_recv")
+        notes = {key: replace(note, error=error) if note == before else note for key, note in own.constants.items()}
+        trial = replace(trial, links={**trial.links, link: replace(own, constants=notes)})
+    return trial, _quality("send_recv", WIDE, place, points, plain, final)
 
 
 def predict(points: Points, cluster: Cluster, fabric: FabricConstants) -> Array:

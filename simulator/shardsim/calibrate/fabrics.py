@@ -151,10 +151,11 @@ def citations(recipe: FabricRecipe, tables: Points, logs: Points) -> dict[str, s
     """Where the points of a recipe come from, by the names that :class:`Sources` gives."""
     points, _ = select(recipe, tables, logs)
     across = crosses(points, load_cluster(recipe.cluster))
+    near = _origins(points.where(~across))
     base = load_fabric_profile(recipe.base)
     library = next(iter(base.ways.values()))[0].near.source
     found = {
-        "near": _origins(points.where(~across)),
+        "near": f"{near}: {recipe.near_note}" if recipe.near_note else near,
         "far": _origins(points.where(across)),
         "nccl": library,
         "kin": "as the ring of another collective of this profile, by analogy: this one was not measured",

@@ -440,7 +440,10 @@ _FAR: tuple[str, ...] = ("far_base", "far_step", "far_share", "far_half")
 
 
 def _same(fabric: FabricConstants, base: FabricConstants, kind: str, place: str) -> bool:
-    """Whether a collective still has the constants of the base."""
+    """Whether a collective, or a message, still has the constants of the base."""
+    if kind == "send_recv":
+        link = "nvlink" if place == "near" else "nic"
+        return fabric.links[link].provenance_of(kind) == base.links[link].provenance_of(kind)
     asked: Place = "near" if place == "near" else "far"
     own, other = (
         [_constants(way, asked) | {asked: None} for way in profile.ways.get(kind, ())] for profile in (fabric, base)

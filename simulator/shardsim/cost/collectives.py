@@ -32,6 +32,9 @@ from shardsim.values.transfer import Transfer
 
 _NEVER = float("inf")
 
+PAIR = 2.0
+"""Members of a message, for its corrections: who sends and who receives (-)."""
+
 PLAUSIBLE = 1.5
 """How many times as long as the fastest way the library's choice may take (-).
 
@@ -187,7 +190,7 @@ def message_transfer(
     Parameters
     ----------
     size : Num
-        What the rank sends [bytes].
+        What the rank sends [bytes]. Measurements correct it by its size alone, not by how many ranks send at once.
     leaves_domain : Num
         1 where the receiver is outside the sender's NVLink domain, else 0 (-).
     nic_share : Num
@@ -201,13 +204,12 @@ def message_transfer(
         Nothing when the size is zero.
     """
     nvlink, nic = fabric.links["nvlink"], fabric.links["nic"]
-    outside = leaves_domain > 0
-    sent = size > 0
-    latency = where(outside, nic.base_latency + nic.step_latency, nvlink.base_latency + nvlink.step_latency)
-    crossed = (nvlink, nic) if any_of(outside) else (nvlink,)
-    return Transfer(
+    across, sent = leaves_domain > 0, size > 0
+    latency = where(across, nic.base_latency + nic.step_latency, nvlink.base_latency + nvlink.step_latency)
+    crossed = (nvlink, nic) if any_of(across) else (nvlink,)
+    transfer = Transfer(
         latency=where(sent, latency, 0.0),
-        wire={"nvlink": where(outside, 0.0, size), "nic": where(outside, size, 0.0)},
+        wire={"nvlink": where(across, 0.0, size), "nic": where(across, size, 0.0)},
         rate={
             "nvlink": achieved_bandwidth(cluster.nvlink.bandwidth, "send_recv", size, nvlink),
             "nic": achieved_bandwidth(nic_share, "send_recv", size, nic),
@@ -215,6 +217,12 @@ def message_transfer(
         algorithm="send_recv",
         provenance=least_trusted(*(link.provenance_of("send_recv") for link in crossed)),
     )
+    near, far = (fabric.corrections.get(("send_recv", WIDE, place)) for place in ("near", "far"))
+    factor = where(across, _factor(far, size, PAIR), _factor(near, size, PAIR))
+    done = corrected(transfer, factor, nic_share, cluster)
+    outside = sent & across & _is_outside(far, size, PAIR)
+    outside = outside | (sent & (leaves_domain <= 0) & _is_outside(near, size, PAIR))
+    return replace(done, provenance=extrapolated(done.provenance)) if any_of(outside) else done
 
 
 def _uplink_load(kind: str, shape: GroupShape, cluster: Cluster) -> Num:
@@ -254,14 +262,17 @@ def _with_corrections(
         fabric.corrections.get((kind, family, place), fabric.corrections.get((kind, WIDE, place)))
         for place in ("near", "far")
     )
-    beyond: Num = 1.0 if far is None else correction_factor(far, size, far_members(kind, shape))
-    within: Num = 1.0 if near is None else correction_factor(near, size, shape.ranks)
+    members = far_members(kind, shape)
     across, inside = shape.domains > 1, (shape.domains <= 1) & (shape.ranks > 1)
-    factor = where(across, beyond, within)
-    done = corrected(transfer, where(chosen, factor, 1.0), shape, cluster)
-    outside = across & _is_outside(far, size, far_members(kind, shape))
+    factor = where(across, _factor(far, size, members), _factor(near, size, shape.ranks))
+    done = corrected(transfer, where(chosen, factor, 1.0), shape.nic_share, cluster)
+    outside = across & _is_outside(far, size, members)
     outside = outside | (inside & _is_outside(near, size, shape.ranks))
     return replace(done, provenance=extrapolated(done.provenance)) if any_of(outside) else done
+
+
+def _factor(correction: Correction | None, size: Num, members: Num) -> Num:
+    return 1.0 if correction is None else correction_factor(correction, size, members)
 
 
 def _is_outside(correction: Correction | None, size: Num, members: Num) -> Truth:

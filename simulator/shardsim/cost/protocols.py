@@ -150,7 +150,7 @@ def _without_own_part(way: WayConstants, traffic: Traffic) -> Num:
     return sent / (sent + traffic.chunk)
 
 
-def corrected(transfer: Transfer, factor: Num, shape: GroupShape, cluster: Cluster) -> Transfer:
+def corrected(transfer: Transfer, factor: Num, nic_share: Num, cluster: Cluster) -> Transfer:
     """Stretch a transfer's time by a factor; no link goes beyond its datasheet for that.
 
     Parameters
@@ -158,14 +158,15 @@ def corrected(transfer: Transfer, factor: Num, shape: GroupShape, cluster: Clust
     transfer : Transfer
     factor : Num
         Corrected over present time (-).
-    shape : GroupShape
+    nic_share : Num
+        Adapter bandwidth that a rank has, per direction [bytes/s].
     cluster : Cluster
 
     Returns
     -------
     Transfer
     """
-    limits = {"nvlink": cluster.nvlink.bandwidth, "nic": shape.nic_share}
+    limits = {"nvlink": cluster.nvlink.bandwidth, "nic": nic_share}
     rate = {link: smaller(rate / factor, larger(rate, limits[link])) for link, rate in transfer.rate.items()}
     return replace(transfer, latency=transfer.latency * factor, rate=rate)
 

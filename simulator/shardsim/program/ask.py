@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardsim.cost.algorithms import bus_factor
@@ -161,8 +161,11 @@ def _message(size: float, dtype: str, cluster: Cluster, fabric: FabricConstants,
     far = 1.0 if shape.domains > 1 else 0.0
     sent = size if shape.ranks > 1 else 0.0
     transfer = message_transfer(sent, leaves_domain=far, nic_share=share, cluster=cluster, fabric=fabric)
-    only = (Candidate(transfer, transfer.seconds),)
-    return CollectiveAnswer("send_recv", size, dtype, cluster, fabric, shape, transfer, only, 1.0)
+    bare = replace(fabric, corrections={})
+    plain = message_transfer(sent, leaves_domain=far, nic_share=share, cluster=cluster, fabric=bare)
+    only = (Candidate(plain, plain.seconds),)
+    factor = float(transfer.seconds) / float(plain.seconds) if sent else 1.0
+    return CollectiveAnswer("send_recv", size, dtype, cluster, fabric, shape, transfer, only, factor)
 
 
 def _problems(cluster: Cluster, ranks: int, per_node: int | None) -> list[Problem]:

@@ -163,7 +163,9 @@ class CorrectionProfile(FitNote):
     collective: Collective
     dtypes: Literal["wide", "narrow"] = Field(description="narrow: 8-bit types, which switches cannot add")
     place: Literal["near", "far"] = Field(description="near: groups inside one NVLink domain; far: groups across")
-    members: Sequence[Count] = Field(min_length=1, description="ranks (near) or domains (far) of each row")
+    members: Sequence[Count] = Field(
+        min_length=1, description="ranks (near) or domains (far) of each row; 2 for send_recv"
+    )
     sizes: Sequence[Size] = Field(min_length=1, description="buffer of each column")
     log_ratio: Sequence[Sequence[float]] = Field(description="log of measured over modelled time, a row for each count")
 

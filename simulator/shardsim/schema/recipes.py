@@ -27,6 +27,10 @@ class FabricRecipe(StrictModel):
     near_basis: Literal["fitted", "assumed"] = Field(
         default="fitted", description="assumed where the measured machines differ from the one described"
     )
+    near_note: Text | None = Field(
+        default=None,
+        description="machines and library of the measurements inside a domain, where their origin lacks it",
+    )
     far: tuple[Text, ...] = Field(default=(), description="catalog clusters whose groups across domains count")
     far_like: Text | None = Field(
         default=None, description="profile whose constants across domains are taken over, by analogy, before any fit"

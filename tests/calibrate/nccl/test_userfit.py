@@ -198,6 +198,16 @@ def test_a_written_profile_reads_back_and_keeps_every_label(write, tmp_path):
     assert again.tuning == BASE.tuning
 
 
+def test_messages_that_were_measured_lose_the_correction_of_the_base(write):
+    sizes = SIZES[-8:]
+    samples = samples_of(read_logs([write("send_recv", 1, 8, sizes=sizes)]), CLUSTER)
+    fit = fit_samples("mine", samples, CLUSTER, BASE)
+    key = ("send_recv", "wide", "near")
+    assert key in BASE.corrections
+    assert key not in fit.fabric.corrections
+    assert fit.fabric.corrections.keys() == BASE.corrections.keys() - {key}
+
+
 def test_a_written_profile_can_be_the_base_of_the_next(write, tmp_path):
     path = tmp_path / "own.yaml"
     first = fit_samples("own", samples(write("all_gather", 1, 8)), CLUSTER, BASE)
