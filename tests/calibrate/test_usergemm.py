@@ -19,14 +19,17 @@ from shardsim.calibrate.usergemm import (
     error_of,
     fit_user_gemms,
     flat,
+    rows_of,
     usable,
 )
 from shardsim.calibrate.usergemmfile import user_gemm_yaml
 from shardsim.cli.main import main
 from shardsim.errors import InputError
 from shardsim.schema.hardware import load_device
-from shardsim.schema.kernels import load_kernel_profile
+from shardsim.schema.kernels import DATA_TYPES, load_kernel_profile
 from shardsim.schema.sections import section_name
+from shardsim.schema.validation import measured_names
+from shardsim.validate.gemmtable import SHAPE, read_gemms
 
 DEVICE = load_device("h100-sxm-80gb")
 KERNELS = load_kernel_profile(DEVICE.compute_profile)
@@ -201,9 +204,34 @@ def test_the_written_profile_predicts_what_was_fitted_and_leaves_the_rest(tmp_pa
     note = read.provenance["gemm.bf16.tile.fill"]
     assert (note.basis, note.points) == ("fitted", 20)
     assert note.source == "mine.csv: 20 products measured on h100-sxm-80gb"
+    assert read.provenance["gemm.bf16.grouped.slowdown"] == KERNELS.provenance["gemm.bf16.grouped.slowdown"]
     assert read.provenance["gemm.bf16.sustained"].basis == "assumed"
     if BASE.residual is not None:
         assert read.provenance["gemm.bf16.residual"] == KERNELS.provenance["gemm.bf16.residual"]
+
+
+def test_constants_that_were_not_fitted_keep_their_origin_and_a_speed_alone_is_called_that(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, slow(products(FEW - 1)))
+    read = load_kernel_profile(DEVICE.compute_profile, changes={"kernels.gemm": str(path)})
+    for name in ("wave_quantization", "burst_decay", "sharpness"):
+        key = f"gemm.bf16.tile.{name}"
+        assert read.provenance[key] == KERNELS.provenance[key]
+    for name in ("overhead", "memory_efficiency", "tile.burst_cap", "tile.efficiency.64x64"):
+        note = read.provenance[f"gemm.bf16.{name}"]
+        assert (note.basis, note.points) == ("fitted", FEW - 1)
+        assert "the speed alone was fitted" in note.source
+
+
+def test_constants_of_another_data_type_are_assumed_where_the_fit_leaves_them(tmp_path: Path) -> None:
+    kernels = replace(KERNELS, gemm={"bf16": BASE})
+    (found,), _ = fit_user_gemms({"fp16": slow(products(FEW - 1))}, DEVICE, kernels)
+    path = tmp_path / "own.yaml"
+    path.write_text(user_gemm_yaml((found,), DEVICE, kernels, section_name(DEVICE.compute_profile, "gemm"), "mine.csv"))
+    read = load_kernel_profile(DEVICE.compute_profile, changes={"kernels.gemm": str(path)})
+    assert read.provenance["gemm.fp16.overhead"].basis == "fitted"
+    note = read.provenance["gemm.fp16.residual"]
+    assert note.basis == "assumed"
+    assert note.source.startswith("fitted of bf16: ")
 
 
 def test_on_a_device_that_was_never_measured_the_other_data_types_stay_assumed(tmp_path: Path) -> None:
@@ -214,6 +242,7 @@ def test_on_a_device_that_was_never_measured_the_other_data_types_stay_assumed(t
     read = load_kernel_profile(machine.compute_profile, changes={"kernels.gemm": str(path)})
     assert read.measured_on["gemm"] == ("gh200",)
     assert read.provenance["gemm.bf16.overhead"].basis == "fitted"
+    assert read.provenance["gemm.bf16.residual"].basis == "assumed"
     for key, note in read.provenance.items():
         if key.startswith("gemm.fp16."):
             assert note.basis == "assumed", key
@@ -283,8 +312,28 @@ def test_rows_of_other_gpus_and_data_types_are_left_aside_and_counted(tmp_path: 
     assert "1  of another GPU: A100" in result.stdout
     assert "1  of another data type: fp16" in result.stdout
     named = tmp_path / "named.csv"
-    named.write_text(own.replace("H100", "A100"))
-    assert "the table says 'A100'; taken as measured on h100-sxm-80gb" in run(named, "--device", "h100-sxm-80gb").stdout
+    named.write_text(own.replace("H100", "our card"))
+    said = run(named, "--device", "h100-sxm-80gb").stdout
+    assert "the table says 'our card'; taken as measured on h100-sxm-80gb" in said
+
+
+def test_a_table_of_another_device_of_the_catalog_is_refused(tmp_path: Path) -> None:
+    table = csv_of(tmp_path / "t.csv", slow(products(7)), gpu="NVIDIA H200")
+    result = run(table, "--device", "h100-sxm-80gb")
+    assert result.exit_code == 2
+    assert "7 rows of another GPU: NVIDIA H200" in result.stderr
+    assert "measure more shapes" not in result.stderr
+
+
+def test_a_device_of_ones_own_may_bear_the_name_of_its_gpu(tmp_path: Path) -> None:
+    table = read_gemms(csv_of(tmp_path / "t.csv", slow(products(7))), SHAPE)
+    found = rows_of(table, "my-h100", None, DATA_TYPES, measured_names())
+    assert found.notes == ("the table says 'H100'; taken as measured on my-h100",)
+
+
+def test_a_name_that_leaves_the_memory_open_is_either_device(tmp_path: Path) -> None:
+    table = read_gemms(csv_of(tmp_path / "t.csv", slow(products(7)), gpu="A100"), SHAPE)
+    assert len(rows_of(table, "a100-sxm-40gb", None, DATA_TYPES, measured_names()).tables["bf16"]) == 7
 
 
 @pytest.mark.parametrize(
@@ -312,4 +361,76 @@ def test_times_in_the_wrong_unit_are_noticed(tmp_path: Path) -> None:
     wrong.write_text(text.replace("time_us", "time_ns"))
     result = run(wrong, "--device", "h100-sxm-80gb")
     assert result.exit_code == 2
-    assert "faster than 1.1 times the dense peak: is the unit of the times right" in result.stderr
+    said = " ".join(result.stderr.split())
+    assert "7 of 7 rows faster than 1.1 times the dense peak (is the device right, the unit of the times" in said
+    assert "measure more shapes" not in said
+    table = csv_of(tmp_path / "long.csv", slow(products(20), factor=1000.0))
+    profile = tmp_path / "own.yaml"
+    result = run(table, "--device", "h100-sxm-80gb", "--fit", profile)
+    assert result.exit_code == 2
+    assert "the unit of the times" in result.stderr
+    assert not profile.exists()
+
+
+@pytest.mark.parametrize("count", [FEW - 1, 30])
+def test_a_speed_that_no_device_differs_by_is_refused(count: int) -> None:
+    with pytest.raises(InputError, match="times as long as h100-sxm says, and no fit reaches them"):
+        fit_user_gemms({"bf16": slow(products(count), factor=12.0)}, DEVICE, KERNELS)
+
+
+def test_a_table_most_of_whose_rows_are_disturbed_is_refused() -> None:
+    clean = slow(products(10), noise=0.0)
+    wild = replace(clean, seconds=clean.seconds * 3.0 ** (np.arange(10) % 4))
+    with pytest.raises(InputError, match="no fit reaches them"):
+        fit_user_gemms({"bf16": wild}, DEVICE, KERNELS)
+
+
+def test_a_speed_of_over_twice_the_shipped_one_is_noted() -> None:
+    assert any("times as long as shipped" in note for note in fitted(slow(products(20), factor=3.0)).notes)
+    assert not any("times as long as shipped" in note for note in fitted(slow(products(20), factor=1.7)).notes)
+
+
+@pytest.mark.parametrize(("fast", "refused"), [(3, False), (4, True)])
+def test_more_than_a_third_of_impossible_rows_make_the_others_doubtful(fast: int, refused: bool) -> None:
+    clean = slow(products(10))
+    times = clean.seconds.copy()
+    times[:fast] /= 100.0
+    table = {"bf16": replace(clean, seconds=times)}
+    if not refused:
+        assert len(fit_user_gemms(table, DEVICE, KERNELS)[0][0].samples) == 7
+        return
+    with pytest.raises(InputError, match="4 of 10 rows faster") as raised:
+        fit_user_gemms(table, DEVICE, KERNELS)
+    assert "measure more shapes" not in str(raised.value)
+
+
+def test_only_too_few_rows_ask_for_more_shapes() -> None:
+    with pytest.raises(InputError, match="measure more shapes"):
+        fit_user_gemms({"bf16": slow(products(4))}, DEVICE, KERNELS)
+    with pytest.raises(InputError, match="has no peak for fp4") as raised:
+        fit_user_gemms({"fp4": slow(products(9))}, DEVICE, KERNELS)
+    assert "measure more shapes" not in str(raised.value)
+
+
+def test_a_sustained_share_above_the_peak_is_taken_as_the_peak_and_said() -> None:
+    big = GemmSamples(
+        *(np.full(5, 32768.0) + 128 * np.arange(5), *(np.full(5, 16384.0),) * 2), ONES(5), np.full(5, "tn"), ONES(5)
+    )
+    found = fitted(replace(big, seconds=big.flop / (1.05 * DEVICE.peak_flops["bf16"])))
+    assert found.constants.sustained == 1.0
+    assert any("comes to 1.05 of the dense peak: taken as 1" in note for note in found.notes)
+
+
+def test_a_data_type_that_profiles_lack_is_refused_with_those_they_have() -> None:
+    with pytest.raises(InputError, match=r"profiles have no 'tf32'.*fp16, bf16, fp8, fp8_block, fp4"):
+        fit_user_gemms({"tf32": slow(products(20))}, DEVICE, KERNELS)
+    fits, refused = fit_user_gemms({"tf32": slow(products(20)), "bf16": slow(products(8))}, DEVICE, KERNELS)
+    assert [fit.dtype for fit in fits] == ["bf16"]
+    assert "fp8_block" in refused["tf32"]
+
+
+def test_a_table_of_one_other_layout_says_that_all_get_its_speed() -> None:
+    samples = slow(products(20))
+    other = replace(samples, layout=np.full(20, "nn"))
+    assert any("no products of layout tn" in note for note in fitted(other).notes)
+    assert not any("layout tn" in note for note in fitted(samples).notes)

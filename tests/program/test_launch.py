@@ -9,9 +9,11 @@ import pytest
 
 from shardsim.engine.predict import predict
 from shardsim.program.build import build
+from shardsim.program.launch import launch_seconds
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import nested, request_from_mapping
 from shardsim.values.host import HostConstants
+from shardsim.values.operators import Elementwise
 
 # A host of one second for one kind of launch at a time: tasks then hold numbers of launches.
 KINDS = ("forward", "backward", "collective", "passes", "optimizer")
@@ -106,7 +108,7 @@ def test_cuda_graphs_take_the_host_out():
 
 def test_a_prediction_says_which_host_it_took_and_on_what_grounds():
     notes = [note for note in predict(run(gpus=1), engine="closed").costs if note.constant.startswith("launch")]
-    assert len(notes) == 2
+    assert len(notes) == 4
     assert all("megatron-2021" in note.value for note in notes)
     assert {note.provenance.basis for note in notes} == {"assumed"}
 
@@ -129,3 +131,10 @@ def test_engines_and_details_agree_on_launch_bound_runs(framework, keys):
             assert predict(found, engine=engine, detail=detail).iteration_s == pytest.approx(
                 reference.iteration_s, rel=1e-9
             )
+
+
+def test_casts_to_8_bits_have_no_module_of_their_own():
+    host = HostConstants("invented", 100e-6, 9e-6, 20e-6, 300e-6, 10e-6)
+    cast = Elementwise("qkv input cast", "quantize", 1e6, kernels=2)
+    assert launch_seconds(cast, host, 1e-6) == 2 * host.backward
+    assert launch_seconds(replace(cast, kind="gelu"), host, 1e-6) == 2 * host.forward

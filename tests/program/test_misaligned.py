@@ -46,3 +46,15 @@ def test_a_run_carries_the_warning_and_tp_8_of_llama_2_7b_is_a_known_case():
 def test_bytes_and_not_elements_decide(precision):
     found = misaligned(resolved(ffn=11008 - 64, precision=precision))
     assert bool(found) == (precision == "fp8")
+
+
+@pytest.mark.parametrize(("precision", "cluster"), [("fp8-block", "dgx-h100"), ("nvfp4", "dgx-b200")])
+def test_scales_of_blocks_lie_apart_and_misalign_nothing(precision, cluster):
+    """1,792 elements of one byte are 14 lines of 128 bytes; 3,584 of half a byte too."""
+    shape = {
+        "model": "llama-3-8b",
+        "cluster": cluster,
+        "framework": "megatron-core",
+        "tp": 8 if "8" in precision else 4,
+    }
+    assert misaligned(resolved(precision=precision, **shape)) == ()

@@ -7,7 +7,7 @@ A few rows fit the speed alone; a table of hundreds fits the residual grid anew 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -18,6 +18,7 @@ from shardsim.calibrate.fit import Array, Constant, fit_times
 from shardsim.calibrate.gemm import TETHER, TILE_CONSTANTS, TILE_NAMES, fit_residual
 from shardsim.cost.gemm import PEAK_OF, gemm_seconds
 from shardsim.errors import InputError, Problem
+from shardsim.schema.kernels import DATA_TYPES
 from shardsim.schema.validation import LAYOUTS, MeasuredNames, data_type, first_match
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import GemmConstants, GemmResidual, KernelConstants, TileConstants
@@ -36,8 +37,14 @@ LONG = 10e12
 FEWEST_LONG = 3
 IMPOSSIBLE = 1.1
 """Share of the dense peak that no product can exceed (-): clocks differ by less."""
+MOST_IMPOSSIBLE = 1 / 3
+"""Share of a table's rows faster than that from which none of them is believed (-)."""
 DISTURBED = 0.5
 """Error after the fit from which a row was disturbed, or is something else (-)."""
+MOST_DISTURBED = 0.5
+"""Share of such products from which the table measures something else (-)."""
+CHANGED = 2.0
+"""Factor between shipped and fitted times from which the fit says so (-)."""
 FOLDS = 5
 MOST_ROWS = 1500
 """Products that the constants of tiles are fitted to (-); more teach 13 constants nothing."""
@@ -123,7 +130,8 @@ class UserGemmFit:
         Rows that no fit uses, by reason.
     notes : tuple of str
     provenance : mapping of str to Provenance
-        Of the constants, by key below the data type; ``own`` as the source of those that were fitted.
+        Of the constants, by key below the data type; ``own``, ``own_speed`` or ``scaled`` as the source of those that
+        changed, the citation of the base for all others.
     """
 
     dtype: str
@@ -166,7 +174,8 @@ def rows_of(
     ----------
     table : MeasuredGemms
     device : str
-        Name of what was measured. A table of one GPU is taken as measured on it, whatever it says.
+        Name of what was measured. A table of one GPU is taken as measured on it, unless it names another device
+        of the catalog.
     dtype : str or None
         Of rows that do not say theirs; where they do, the only one that is wanted.
     known : collection of str
@@ -186,9 +195,8 @@ def rows_of(
     left: Counter[str] = Counter()
     wanted = None if dtype is None else data_type(dtype, known, rules)
     gpus = {gpu: device if gpu == device else _device(gpu, rules) for gpu in dict.fromkeys(table.gpu)}
-    if len(gpus) == 1:
-        said, meant = next(iter(gpus.items()))
-        if said and meant != device:
+    if len(gpus) == 1 and not _is_another(said := next(iter(gpus)), device, rules):
+        if said and gpus[said] != device:
             notes.append(f"the table says {said!r}; taken as measured on {device}")
         gpus = {said: device}
     members: dict[str, list[int]] = {}
@@ -207,7 +215,9 @@ def rows_of(
             members.setdefault(own, []).append(index)
     if not members:
         reasons = "; ".join(f"{rows} rows {reason}" for reason, rows in left.items())
-        raise InputError(Problem(f"no row that a fit may use: {reasons}", table.file))
+        right = "--device says what was measured; a table without a gpu column is taken as measured on it"
+        of_others = any(gpu != device for gpu in gpus.values())
+        raise InputError(Problem(f"no row that a fit may use: {reasons}", table.file, right if of_others else ""))
     layouts = np.array([LAYOUTS.get(layout.casefold(), "") for layout in table.layout])
     whole = GemmSamples(table.m, table.n, table.k, table.batch, layouts, table.seconds)
     tables = {name: whole.where(np.array(rows, dtype=np.int64)) for name, rows in members.items()}
@@ -219,8 +229,17 @@ def _device(gpu: str, rules: MeasuredNames) -> str:
     return gpu if rule is None or rule.name is None else rule.name
 
 
+def _is_another(gpu: str, device: str, rules: MeasuredNames) -> bool:
+    """Whether a name means another device of the catalog for certain: a device of one's own has any name."""
+    rule = first_match(rules.devices, gpu)
+    named = {one.name for one in rules.devices}
+    return gpu != device and device in named and rule is not None and rule.name not in (None, device) and not rule.note
+
+
 OWN = "own"
 """Name under which a profile cites the user's table."""
+OWN_SPEED = "own_speed"
+"""The same, where the speed alone was fitted."""
 
 
 def fit_user_gemms(
@@ -249,21 +268,43 @@ def fit_user_gemms(
     InputError
         No data type can be fitted; every reason.
     """
-    fits, refused = [], {}
+    fits: list[UserGemmFit] = []
+    refused: dict[str, Problem] = {}
     for dtype, table in tables.items():
-        if PEAK_OF.get(dtype, dtype) not in device.peak_flops:
-            refused[dtype] = f"{device.name} has no peak for {dtype}"
-            continue
-        samples, left = usable(table, device.peak_flops[PEAK_OF.get(dtype, dtype)])
-        if len(samples) < FEWEST:
-            reasons = "".join(f"; {rows} rows {reason}" for reason, rows in left.items())
-            refused[dtype] = f"{len(samples)} different products of {dtype}, and a fit needs {FEWEST}{reasons}"
+        samples, left = _usable_of(dtype, table, device)
+        if isinstance(samples, Problem):
+            refused[dtype] = samples
             continue
         say(dtype)
-        fits.append(_fitted(dtype, samples, left, device, kernels))
+        found = _fitted(dtype, samples, left, device, kernels)
+        if isinstance(found, Problem):
+            refused[dtype] = found
+        else:
+            fits.append(found)
     if not fits:
-        raise InputError([Problem(why, right="measure more shapes") for why in refused.values()])
-    return tuple(fits), refused
+        raise InputError(refused.values())
+    return tuple(fits), {dtype: str(problem) for dtype, problem in refused.items()}
+
+
+def _usable_of(dtype: str, table: GemmSamples, device: Device) -> tuple[GemmSamples | Problem, Mapping[str, int]]:
+    """The products of a data type and the rows left aside, or why there is no fit."""
+    if dtype not in DATA_TYPES:
+        return Problem(f"profiles have no {dtype!r}", right=f"the data types are {', '.join(DATA_TYPES)}"), {}
+    if PEAK_OF.get(dtype, dtype) not in device.peak_flops:
+        return Problem(f"{device.name} has no peak for {dtype}"), {}
+    samples, left = usable(table, device.peak_flops[PEAK_OF.get(dtype, dtype)])
+    impossible = left.get(TOO_FAST, 0)
+    if impossible > MOST_IMPOSSIBLE * len(table):
+        return Problem(f"{dtype}: {impossible} of {len(table)} rows {TOO_FAST}", right=WHAT_IS_WRONG), left
+    if len(samples) < FEWEST:
+        reasons = "".join(f"; {rows} rows {reason}" for reason, rows in left.items())
+        few = f"{len(samples)} different products of {dtype}, and a fit needs {FEWEST}{reasons}"
+        return Problem(few, right="measure more shapes"), left
+    return samples, left
+
+
+TOO_FAST = f"faster than {IMPOSSIBLE:g} times the dense peak"
+WHAT_IS_WRONG = "is the device right, the unit of the times, and the data type?"
 
 
 def usable(table: GemmSamples, peak: float) -> tuple[GemmSamples, Mapping[str, int]]:
@@ -291,9 +332,7 @@ def usable(table: GemmSamples, peak: float) -> tuple[GemmSamples, Mapping[str, i
     medians = np.array([float(np.median(some.seconds[rows])) for rows in keys.values()])
     left = {
         "without a shape or a time": int((~whole).sum()),
-        f"faster than {IMPOSSIBLE:g} times the dense peak: is the unit of the times right, and the data type?": int(
-            (whole & ~possible).sum()
-        ),
+        TOO_FAST: int((whole & ~possible).sum()),
         "repeats: a product counts once, with the median of its times": len(some) - len(keys),
     }
     one_each = some.where(np.array([rows[0] for rows in keys.values()], dtype=np.int64))
@@ -399,7 +438,7 @@ class _Setting:
 
 def _fitted(
     dtype: str, samples: GemmSamples, left: Mapping[str, int], device: Device, kernels: KernelConstants
-) -> UserGemmFit:
+) -> UserGemmFit | Problem:
     setting = _Setting(dtype, device, kernels)
     notes = []
     like = dtype if dtype in kernels.gemm else "bf16" if "bf16" in kernels.gemm else next(iter(kernels.gemm))
@@ -407,17 +446,17 @@ def _fitted(
     if like != dtype:
         notes.append(f"{kernels.name} has no {dtype}: the search starts at its {like}, which `shipped` means here")
     constants, at_bounds = _fit(samples, base, setting)
-    found = flat(constants)
-    after = setting.times(samples, constants)
-    if len(samples) < FEW:
-        notes.append(f"{len(samples)} products: the speed alone is fitted; {FEW} fit every constant")
+    before, after = setting.times(samples, base), setting.times(samples, constants)
     disturbed = int((np.abs(np.log(after / samples.seconds)) > DISTURBED).sum())
-    if disturbed:
-        notes.append(
-            f"{disturbed} products are off by over {DISTURBED:.0%} after the fit: disturbed, or not what they say"
-        )
-    constants, sustained = _sustained(samples, base, constants, setting)
-    error = error_of(after, samples.seconds)
+    if SPEED in at_bounds or disturbed > MOST_DISTURBED * len(samples):
+        slower = float(np.median(samples.seconds / before))
+        said = f"{dtype}: products take {slower:.3g} times as long as {kernels.name} says, and no fit reaches them"
+        return Problem(said, right=WHAT_IS_WRONG)
+    constants, sustained, clipped = _sustained(samples, base, constants, setting)
+    notes += [*_remarks(samples, float(np.median(after / before)), disturbed), *clipped]
+    found = flat(constants)
+    source = OWN_SPEED if _speed_alone(samples) else OWN
+    fitted = Provenance("fitted", source, error_of(after, samples.seconds).median, len(samples))
     return UserGemmFit(
         dtype=dtype,
         samples=samples,
@@ -427,26 +466,103 @@ def _fitted(
             FittedConstant(name, value, found[name], name in at_bounds) for name, value in flat(base).items()
         ),
         grid=_grid_words(samples, base),
-        before=setting.times(samples, base),
+        before=before,
         after=after,
         held_out=_held_out(samples, base, setting),
         left=left,
         notes=tuple(notes),
         provenance={
-            **dict.fromkeys((*found, "residual", "layout_time"), Provenance("fitted", OWN, error.median, len(samples))),
-            "sustained": sustained,
+            **shipped_provenance(kernels, like, device, dtype),
+            **dict.fromkeys(_changed(base, constants), fitted),
+            **sustained,
         },
     )
 
 
+def shipped_provenance(
+    kernels: KernelConstants, dtype: str, device: Device, as_dtype: str | None = None
+) -> dict[str, Provenance]:
+    """Provenance of the shipped constants; what was measured on another device, or of another data type, is assumed.
+
+    Parameters
+    ----------
+    kernels : KernelConstants
+    dtype : str
+        Whose constants they are.
+    device : Device
+        On which they are used.
+    as_dtype : str or None
+        For which they stand, if not for ``dtype``.
+
+    Returns
+    -------
+    dict of str to Provenance
+        By key below the data type.
+    """
+    prefix = f"gemm.{dtype}."
+    notes = {key.removeprefix(prefix): note for key, note in kernels.provenance.items() if key.startswith(prefix)}
+    measured_on = kernels.measured_on.get("gemm", ())
+    elsewhere = [f"on {', '.join(measured_on)}"] if measured_on and device.name not in measured_on else []
+    elsewhere += [f"of {dtype}"] if as_dtype not in (None, dtype) else []
+    if not elsewhere and device.name in measured_on:
+        return notes
+    return {
+        key: note
+        if note.basis == "assumed"
+        else Provenance("assumed", f"{' '.join([note.basis, *elsewhere])}: {note.source}" if elsewhere else note.source)
+        for key, note in notes.items()
+    }
+
+
+def _remarks(samples: GemmSamples, slower: float, disturbed: int) -> Iterator[str]:
+    """What a reader of the fit should know; ``slower`` is fitted over shipped time."""
+    if _speed_alone(samples):
+        yield f"{len(_forward(samples))} products: the speed alone is fitted; {FEW} fit every constant"
+    if max(slower, 1.0 / slower) > CHANGED:
+        yield f"products take {slower:.3g} times as long as shipped: {WHAT_IS_WRONG}"
+    layouts = np.unique(samples.layout).tolist()
+    if _forward(samples) is samples and layouts != ["tn"]:
+        few = int((samples.layout == "tn").sum())
+        yield (
+            f"{few or 'no'} products of layout tn, and {FEWEST} give it a fit of its own:"
+            f" all layouts get the speed of {', '.join(layouts)}"
+        )
+    if disturbed:
+        yield f"{disturbed} products are off by over {DISTURBED:.0%} after the fit: disturbed, or not what they say"
+
+
+def _changed(base: GemmConstants, constants: GemmConstants) -> Iterator[str]:
+    """Keys of constants that the fit moved, by as much as a profile shows."""
+    shipped = {} if base.tile is None else flat(base)
+    yield from (name for name, value in flat(constants).items() if _differ(value, shipped.get(name)))
+    if constants.residual is not base.residual:
+        yield "residual"
+    for layout, ratio in constants.layout_time.items():
+        if _differ(ratio, base.layout_time.get(layout)):
+            yield f"layout_time.{layout}"
+
+
+def _differ(value: float, shipped: float | None) -> bool:
+    return shipped is None or f"{value:.4g}" != f"{shipped:.4g}"
+
+
+def _forward(samples: GemmSamples) -> GemmSamples:
+    """The products of ``tn``, to which the constants are fitted; all where these are too few."""
+    forward = samples.layout == "tn"
+    return samples.where(forward) if not forward.all() and forward.sum() >= FEWEST else samples
+
+
+def _speed_alone(samples: GemmSamples) -> bool:
+    return len(_forward(samples)) < FEW
+
+
 def _fit(samples: GemmSamples, base: GemmConstants, setting: _Setting) -> tuple[GemmConstants, tuple[str, ...]]:
     """As many constants as the rows carry, and those that ended on a bound."""
-    forward = samples.layout == "tn"
-    own = samples.where(forward) if forward.sum() >= FEWEST else samples
+    own = _forward(samples)
     anew = _fits_grid(samples)
     start = replace(base, residual=None) if anew else base
     chosen, values = _thinned(own), flat(start)
-    each = () if len(own) < FEW else tuple(_around(name, value) for name, value in values.items())
+    each = () if _speed_alone(samples) else tuple(_around(name, value) for name, value in values.items())
 
     def rebuilt(found: Mapping[str, float]) -> GemmConstants:
         return _rebuilt(start, _slowed({name: found.get(name, value) for name, value in values.items()}, found[SPEED]))
@@ -521,17 +637,22 @@ def _layout_times(samples: GemmSamples, constants: GemmConstants, setting: _Sett
 
 def _sustained(
     samples: GemmSamples, base: GemmConstants, constants: GemmConstants, setting: _Setting
-) -> tuple[GemmConstants, Provenance]:
+) -> tuple[GemmConstants, Mapping[str, Provenance], tuple[str, ...]]:
     """Share of peak that training holds: of the longest products measured, or the shipped one at the new speed."""
     peak = setting.device.peak_flops[PEAK_OF.get(setting.dtype, setting.dtype)]
     long = samples.where(samples.flop >= LONG)
     if len(long) >= FEWEST_LONG:
         share = float(np.median(long.flop / long.seconds)) / peak
-        return replace(constants, sustained=min(share, 1.0)), Provenance("measured", OWN, None, len(long))
-    one = np.ones(1)
-    large = GemmSamples(8192 * one, 8192 * one, 8192 * one, one, np.array(["tn"]), one)
-    ratio = float((setting.times(large, base) / setting.times(large, constants))[0])
-    return replace(constants, sustained=min(base.sustained * ratio, 1.0)), Provenance("assumed", SCALED)
+        note = Provenance("measured", OWN, None, len(long))
+    else:
+        one = np.ones(1)
+        large = GemmSamples(8192 * one, 8192 * one, 8192 * one, one, np.array(["tn"]), one)
+        share = base.sustained * float((setting.times(large, base) / setting.times(large, constants))[0])
+        note = Provenance("assumed", SCALED)
+    clipped = (f"the sustained share comes to {share:.3g} of the dense peak: taken as 1",) if share > 1.0 else ()
+    kept = replace(constants, sustained=min(share, 1.0))
+    as_shipped = note.basis == "assumed" and not _differ(kept.sustained, base.sustained)
+    return kept, {} if as_shipped else {"sustained": note}, clipped
 
 
 SCALED = "scaled"

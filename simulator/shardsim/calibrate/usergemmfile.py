@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from shardsim.calibrate.gemm import TILE_NAMES
 from shardsim.calibrate.gemmfile import _constant, _note, _time
-from shardsim.calibrate.usergemm import OWN, SCALED, UserGemmFit
+from shardsim.calibrate.usergemm import OWN, OWN_SPEED, SCALED, UserGemmFit, shipped_provenance
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import GemmConstants, GemmResidual, KernelConstants
 from shardsim.values.provenance import Provenance
@@ -40,21 +40,19 @@ def user_gemm_yaml(fits: Sequence[UserGemmFit], device: Device, kernels: KernelC
     sources = _Sources(
         {
             OWN: f"{table}: {rows:,} products measured on {device.name}",
+            OWN_SPEED: f"{table}, products measured on {device.name}: the speed alone was fitted, one factor for all",
             SCALED: "the shipped share of peak, at the speed of the measured products: none was as long as in training",
         }
     )
     body: list[str] = []
     for fit in fits:
-        shipped = _provenance(kernels, fit.dtype)
-        body += [f"{fit.dtype}:", *_products(fit.constants, {**shipped, **_own(fit)}, sources)]
-    measured_on = kernels.measured_on.get("gemm", ())
-    if device.name not in measured_on:
+        body += [f"{fit.dtype}:", *_products(fit.constants, fit.provenance, sources)]
+    if device.name not in kernels.measured_on.get("gemm", ()):
         # What the base measured elsewhere stays an assumption here.
         fitted = {fit.dtype for fit in fits}
         for dtype, constants in kernels.gemm.items():
             if dtype not in fitted:
-                assumed = {key: _assumed(note, measured_on) for key, note in _provenance(kernels, dtype).items()}
-                body += [f"{dtype}:", *_products(constants, assumed, sources)]
+                body += [f"{dtype}:", *_products(constants, shipped_provenance(kernels, dtype, device), sources)]
         body.insert(0, f"measured_on: [{device.name}]")
     head = [
         "# Written by shardsim calibrate gemm: data types that were measured are fitted, all else is as in the profile",
@@ -72,6 +70,7 @@ class _Sources:
 
     def __init__(self, known: Mapping[str, str]) -> None:
         self._known = dict(known)
+        self._fixed = len(known)
         self._used: dict[str, str] = {}
 
     def named(self, note: Provenance) -> Provenance:
@@ -79,7 +78,8 @@ class _Sources:
         source = name = note.source
         if source not in self._known:
             name = next(
-                (n for n, citation in self._known.items() if citation == source), f"base_{len(self._known) - 1}"
+                (n for n, citation in self._known.items() if citation == source),
+                f"base_{len(self._known) - self._fixed + 1}",
             )
             self._known.setdefault(name, source)
         self._used[name] = self._known[name]
@@ -88,27 +88,6 @@ class _Sources:
     def used(self) -> Iterator[tuple[str, str]]:
         """Names and citations that something rests on."""
         yield from self._used.items()
-
-
-def _provenance(kernels: KernelConstants, dtype: str) -> dict[str, Provenance]:
-    prefix = f"gemm.{dtype}."
-    return {key.removeprefix(prefix): note for key, note in kernels.provenance.items() if key.startswith(prefix)}
-
-
-def _own(fit: UserGemmFit) -> dict[str, Provenance]:
-    """Provenance of the constants that changed; layouts and a grid that were not fitted stay as shipped."""
-    found = {key: note for key, note in fit.provenance.items() if key not in ("layout_time", "residual")}
-    if fit.constants.residual is not fit.base.residual:
-        found["residual"] = fit.provenance["residual"]
-    for layout, ratio in fit.constants.layout_time.items():
-        if fit.base.layout_time.get(layout) != ratio:
-            found[f"layout_time.{layout}"] = fit.provenance["layout_time"]
-    return found
-
-
-def _assumed(note: Provenance, measured_on: Sequence[str]) -> Provenance:
-    elsewhere = f"{note.basis} on {', '.join(measured_on)}: {note.source}" if measured_on else note.source
-    return Provenance("assumed", note.source if note.basis == "assumed" else elsewhere)
 
 
 def _products(constants: GemmConstants, notes: Mapping[str, Provenance], sources: _Sources) -> Iterator[str]:

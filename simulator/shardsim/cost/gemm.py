@@ -56,6 +56,9 @@ LINE = 128
 PEAK_OF: Mapping[str, str] = MappingProxyType({"fp8_block": "fp8"})
 """Data types whose dense peak goes by another's name."""
 
+ELEMENT_BYTES: Mapping[str, float] = MappingProxyType({"fp8": 1.0, "fp8_block": 1.0, "fp4": 0.5})
+"""Bytes of an operand's element (-). Scales lie in a tensor of their own."""
+
 OPERAND_BYTES: Mapping[str, float] = MappingProxyType({"fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128, "fp4": 0.5 + 1.0 / 16})
 """Bytes of an operand's element with its scale (-): one fp32 for 128 elements in blocks, one byte for 16 in NVFP4."""
 
@@ -88,7 +91,8 @@ def gemm_seconds(
     peak = device.peak_flops[PEAK_OF.get(precision, precision)]
     traffic = gemm.bytes_at(operand_bytes)
     first, second, result = gemm.leading_dimensions
-    sizes = (first * operand_bytes, second * operand_bytes, result * gemm.result_bytes)
+    width = element_width(gemm, precision)
+    sizes = (first * width, second * width, result * gemm.result_bytes)
     slowdown = own.layout_time.get(gemm.layout, 1.0) / alignment_factor(sizes, own.alignment)
     if own.tile is None:
         return roofline_seconds(
@@ -116,8 +120,13 @@ def gemm_seconds(
     return own.overhead + seconds * slowdown
 
 
+def element_width(gemm: Gemm, precision: str) -> float:
+    """Bytes of an operand's element, without its scale, when a product runs in a data type (-)."""
+    return ELEMENT_BYTES.get(precision, gemm.element_bytes)
+
+
 def operand_width(gemm: Gemm, precision: str) -> float:
-    """Bytes of an operand's element when a product of 16-bit activations runs in a data type (-)."""
+    """Bytes of an operand's element and its part of a scale, when a product runs in a data type (-)."""
     return OPERAND_BYTES.get(precision, gemm.element_bytes)
 
 

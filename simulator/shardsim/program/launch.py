@@ -30,7 +30,13 @@ def launch_seconds(operator: Operator, constants: HostConstants, seconds: Num) -
     if isinstance(operator, OptimizerStep):
         return operator.kernels * constants.optimizer
     kernels = operator.kernels if isinstance(operator, Elementwise) else 1
-    return kernels * (constants.forward if operator.role == "forward" else constants.backward)
+    python = operator.role == "forward" and not _within_a_call(operator)
+    return kernels * (constants.forward if python else constants.backward)
+
+
+def _within_a_call(operator: Operator) -> bool:
+    """Whether a kernel is launched from within the call of the product that it serves, with no module of its own."""
+    return isinstance(operator, Elementwise) and operator.kind == "quantize"
 
 
 def as_graph(tasks: tuple[Task, ...], constants: HostConstants) -> tuple[Task, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardsim.cost.gemm import LINE, alignment_factor, operand_width
+from shardsim.cost.gemm import LINE, alignment_factor, element_width
 from shardsim.values.operators import Gemm
 from shardsim.values.training import TrainingRun
 from shardsim.workload.ends import head_forward
@@ -37,7 +37,7 @@ def misaligned(run: TrainingRun) -> tuple[str, ...]:
 
 def _widths(gemm: Gemm, precision: str) -> Iterator[tuple[str, float, float]]:
     """Sides of a linear layer that lie contiguous somewhere, forward or backward, and bytes of their elements."""
-    width = operand_width(gemm, precision)
+    width = element_width(gemm, precision)
     yield "input", float(gemm.k), width
     yield "output", float(gemm.n), width
 

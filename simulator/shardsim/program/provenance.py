@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shardsim.cost.attention import HEAD_DIMS, efficiency_at, library_of, padded
 from shardsim.cost.gemm import PEAK_OF
+from shardsim.cost.protocols import least_trusted
 from shardsim.schema.changes import SOURCE as SET_BY_USER
 from shardsim.units import format_bandwidth, format_flop_rate, format_time
 from shardsim.values.hardware import Cluster, FabricConstants, Link, LinkConstants, WayConstants
@@ -48,6 +49,12 @@ def _compute(run: TrainingRun) -> Iterator[CostNote]:
         share, peak = kernels.gemm[data_type].sustained, device.peak_flops[PEAK_OF.get(data_type, data_type)]
         text = f"{share:.1%} of {format_flop_rate(peak)} {data_type}"
         yield note(f"{what}, sustained", text, f"gemm.{data_type}.sustained")
+        tiles = [key for key in kernels.provenance if key.startswith(f"gemm.{data_type}.tile.")]
+        if tiles:
+            # One line for all of them: that of the constant that is trusted least.
+            weakest = least_trusted(*(kernels.provenance[key] for key in tiles))
+            constant = next(key for key in tiles if kernels.provenance[key] == weakest)
+            yield note(f"{what}, tiles and waves", f"{len(tiles)} constants in {data_type}", constant)
     if run.framework.attention != "unfused":
         yield from _attention(run, note)
     memory = format_bandwidth(device.memory_bandwidth)
@@ -77,11 +84,20 @@ def _attention(run: TrainingRun, note: Callable[[str, str, str], CostNote]) -> I
         yield found
 
 
+_LAUNCHES = {
+    "forward": "launch of a forward kernel",
+    "backward": "launch of a backward kernel",
+    "collective": "launch of a collective",
+    "passes": "before each pass",
+    "optimizer": "launch of an optimizer kernel",
+}
+
+
 def _host(run: TrainingRun) -> Iterator[CostNote]:
     host = run.profile.host
     graphs = run.framework.cuda_graphs
     captured = {"none": "", "layers": ", layers in CUDA graphs", "full": ", passes in CUDA graphs"}[graphs]
-    for constant, title in (("forward", "launch of a forward kernel"), ("backward", "launch of a backward kernel")):
+    for constant, title in _LAUNCHES.items():
         if constant in host.provenance:
             text = f"{format_time(getattr(host, constant))} of the host ({host.name}{captured})"
             yield CostNote(title, text, host.provenance[constant])

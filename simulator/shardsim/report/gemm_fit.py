@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardsim.calibrate.fit import Array
-from shardsim.calibrate.usergemm import Error, FittedConstant, GemmRows, UserGemmFit, error_of
+from shardsim.calibrate.usergemm import SCALED, Error, FittedConstant, GemmRows, UserGemmFit, error_of
 from shardsim.report.validation import _counted, _grid
 from shardsim.units import format_time
 from shardsim.validate.gemms import SIZES, size_class
@@ -133,7 +133,7 @@ def _constant_table(fit: UserGemmFit) -> Table:
 def _remark(row: FittedConstant, fit: UserGemmFit) -> str:
     if row.at_bound:
         return "at a bound of the search"
-    if row.name == "sustained" and fit.provenance["sustained"].basis == "assumed":
+    if row.name == "sustained" and fit.provenance["sustained"].source == SCALED:
         return "follows the speed: no product is long"
     return ""
 

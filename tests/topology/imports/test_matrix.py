@@ -286,6 +286,14 @@ def test_what_is_printed_is_what_is_read(
         assert (f"NV{links}" if links else node.distance(*pair)) == cell
 
 
+def test_a_row_of_glued_cells_is_no_header(table: Callable[..., list[str]]) -> None:
+    cells = {(0, 1): "NV18", (0, 2): "NV1", (1, 2): "NV18"}
+    lines = table(["GPU0", "GPU1", "GPU2"], cells, {"GPU0": ("0-3", "0")}, ("CPU Affinity", "NUMA Affinity"))
+    text = DRESSES["the cell of the diagonal glued"]("".join(f"{line}\n" for line in lines))
+    assert "GPU1\tNV18\t XNV18\n" in text
+    assert read(text).names == ("GPU0", "GPU1", "GPU2")
+
+
 noise = st.one_of(
     st.sampled_from(
         [

@@ -27,6 +27,8 @@ _TERMINAL = re.compile(
 )
 _BARS = str.maketrans({"|": " ", "│": " ", "┃": " ", "\x00": None, "\ufeff": None, "\u200b": None})
 CELL = re.compile(r"NV(\d{1,2})|PIX|PXB|PHB|NODE|SYS|SOC|X")
+_CELLS = re.compile(rf"(?:{CELL.pattern})+")
+"""One cell, or several that a paste has glued."""
 GPU_NAME = re.compile(r"GPU(\d{1,4})")
 _NAME = re.compile(r"[A-Za-z][A-Za-z_.+-]*\d[\w.+-]*")
 _GLUED_NAMES = re.compile(r"(?:(?:GPU|NIC|mlx[45]_)\d{1,4})+")
@@ -224,7 +226,7 @@ def _names(text: str) -> tuple[str, ...] | None:
     for token in text.split():
         if _GLUED_NAMES.fullmatch(token):
             names += _PLAIN_NAME.findall(token)
-        elif _NAME.fullmatch(token):
+        elif _NAME.fullmatch(token) and not _CELLS.fullmatch(token):
             names.append(token)
         else:
             return None
