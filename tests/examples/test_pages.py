@@ -105,6 +105,7 @@ JSON_OUTPUTS = {
     "shardsim.collectives/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8,16",
     "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2 --gpus-per-node 2 --cluster dgx-h100",
     "shardsim.gemm-fit/1": "calibrate gemm gemms.csv --device h100-sxm-80gb",
+    "shardsim.host-fit/1": "calibrate host hosts.csv --framework megatron-deepspeed",
     "shardsim.roofline/1": "model roofline llama-3-8b --cluster dgx-h100",
 }
 LOG = "1048576 262144 float sum -1 30.00 34.95 34.95 0 30.00 34.95 34.95 0"
@@ -115,9 +116,23 @@ GEMMS = (
     "A100,bf16,1,1,1,9",
 )
 """Products of two GPUs."""
+HOSTS = (
+    (
+        "gpu,framework,model,num_gpus,layers,hidden,ffn_hidden,heads,vocab,seq_len,dp,global_batch,micro_batch,precision,"
+        "recompute,iteration_time_s"
+    ),
+    *(
+        f"A100 80GB,Megatron-DeepSpeed,h{h},1,{layers},{h},{4 * h},8,50257,512,1,2,2,fp16,full,{layers / 100}"
+        for h in (512, 1024)
+        for layers in (2, 4, 6)
+    ),
+)
+"""Iterations of small models."""
 NODE = ("     GPU0 GPU1 NIC0", "GPU0 X NV2 PIX", "GPU1 NV2 X PIX", "NIC0 PIX PIX X")
 """What nvidia-smi topo -m prints of a small node."""
 AS_A_WHOLE = {
+    "constants_s",
+    "weight",
     "stages.seconds",
     "groups",
     "skipped",
@@ -153,6 +168,7 @@ def test_every_json_key_is_documented_and_every_documented_key_exists(schema: st
         place.write("run.log", [LOG])
         place.write("node.txt", NODE)
         place.write("gemms.csv", GEMMS)
+        place.write("hosts.csv", HOSTS)
         record = json.loads("\n".join(place.run(f"shardsim {command} --json")))
     assert record["schema"] == schema
     assert documented == flattened(record)
