@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from shardsim.calibrate.notes import constant_text, note_text, time_text
 from shardsim.values.hardware import Correction, FabricConstants, LinkConstants, WayConstants
-from shardsim.values.provenance import Provenance
 
 
 def fabric_yaml(
@@ -59,36 +59,28 @@ def _links(links: Mapping[str, LinkConstants]) -> list[str]:
             lines.append(f"    measured_on: {json.dumps(link.measured_on)}")
         lines.append("    efficiency:")
         for kind, share in link.efficiency.items():
-            lines.append(f"      {kind}: {_constant(f'{share:.4g}', link.provenance_of(kind))}")
+            lines.append(f"      {kind}: {constant_text(f'{share:.4g}', link.provenance_of(kind))}")
         values = {
-            "base_latency": _time(link.base_latency),
-            "step_latency": _time(link.step_latency),
+            "base_latency": time_text(link.base_latency),
+            "step_latency": time_text(link.step_latency),
             "half_bandwidth": _size(link.half_bandwidth_bytes),
         }
         for key, value in values.items():
-            lines.append(f"    {key}: {_constant(value, link.constants.get(key, link.provenance))}")
+            lines.append(f"    {key}: {constant_text(value, link.constants.get(key, link.provenance))}")
     return lines
 
 
-def _constant(value: str, provenance: Provenance) -> str:
-    return f"{{value: {value}, {_note(provenance)}}}"
-
-
-def _note(provenance: Provenance) -> str:
-    parts = [f"basis: {provenance.basis}", f"source: {provenance.source}"]
-    if provenance.error is not None:
-        parts.append(f"error: {provenance.error:.4g}")
-    if provenance.points is not None:
-        parts.append(f"points: {provenance.points}")
-    return ", ".join(parts)
-
-
 def _collective(kind: str, ways: Sequence[WayConstants]) -> list[str]:
-    lines = [f"  {kind}:", f"    near: {{{_note(ways[0].near)}}}", f"    far: {{{_note(ways[0].far)}}}", "    ways:"]
+    lines = [
+        f"  {kind}:",
+        f"    near: {{{note_text(ways[0].near)}}}",
+        f"    far: {{{note_text(ways[0].far)}}}",
+        "    ways:",
+    ]
     for way in ways:
         figures = (
-            f"base: {_time(way.base_latency)}, step: {_time(way.near_step)}, share: {way.near_share:.4g}, "
-            f"half: {_size(way.near_half)}, far_base: {_time(way.far_base)}, far_step: {_time(way.far_step)}, "
+            f"base: {time_text(way.base_latency)}, step: {time_text(way.near_step)}, share: {way.near_share:.4g}, "
+            f"half: {_size(way.near_half)}, far_base: {time_text(way.far_base)}, far_step: {time_text(way.far_step)}, "
             f"far_share: {way.far_share:.4g}, far_half: {_size(way.far_half)}"
         )
         lines.append(f"      - {{algorithm: {way.algorithm}, protocol: {way.protocol}, {figures}}}")
@@ -103,16 +95,12 @@ def _correction(key: tuple[str, str, str], correction: Correction) -> list[str]:
         f"  - collective: {kind}",
         f"    dtypes: {dtypes}",
         f"    place: {place}",
-        *(f"    {part}" for part in _note(correction.provenance).split(", ")),
+        *(f"    {part}" for part in note_text(correction.provenance).split(", ")),
         f"    members: [{members}]",
         f"    sizes: [{sizes}]",
         "    log_ratio:",
     ]
     return lines + [f"      - [{', '.join(f'{value:.3f}' for value in row)}]" for row in correction.log_ratio]
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.4g} us"
 
 
 def _size(size: float) -> str:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from shardsim.calibrate.gemm import LAYOUTS, TILE_NAMES
+from shardsim.calibrate.notes import constant_text, note_text, time_text
 from shardsim.values.kernels import GemmResidual, GroupedConstants
 from shardsim.values.provenance import Provenance
+
+product_constant = partial(constant_text, digits=3)
+product_note = partial(note_text, digits=3)
+"""Constants of products and where they come from, errors to three digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,8 @@ def gemm_yaml(
     for least, ((usual, usual_note), (worst, worst_note)) in alignment.items():
         body += [f'  "{least}":']
         body += [
-            f"    usual: {_constant(f'{usual:g}', usual_note)}",
-            f"    worst: {_constant(f'{worst:g}', worst_note)}",
+            f"    usual: {product_constant(f'{usual:g}', usual_note)}",
+            f"    worst: {product_constant(f'{worst:g}', worst_note)}",
         ]
     for dtype, fit in products.items():
         if isinstance(fit, str):
@@ -94,25 +100,25 @@ def gemm_yaml(
 def _product(fit: ProductFit) -> list[str]:
     found, note = fit.constants, fit.note
     lines = [
-        f"  sustained: {_constant(f'{fit.sustained:.3g}', fit.sustained_note)}",
-        f"  memory_efficiency: {_constant(_share(found['gemm_memory_efficiency']), note)}",
-        f"  overhead: {_constant(_time(found['gemm_overhead']), note)}",
+        f"  sustained: {product_constant(f'{fit.sustained:.3g}', fit.sustained_note)}",
+        f"  memory_efficiency: {product_constant(_share(found['gemm_memory_efficiency']), note)}",
+        f"  overhead: {product_constant(time_text(found['gemm_overhead']), note)}",
         "  tile:",
         "    efficiency:",
-        *(f"      {name}: {_constant(_share(found[name]), note)}" for name in TILE_NAMES if name in found),
+        *(f"      {name}: {product_constant(_share(found[name]), note)}" for name in TILE_NAMES if name in found),
     ]
-    lines += [f"    {name}: {_constant(_time(found[name]), note)}" for name in ("fill", "split_overhead")]
+    lines += [f"    {name}: {product_constant(time_text(found[name]), note)}" for name in ("fill", "split_overhead")]
     scalars = ("wave_quantization", "burst_cap", "burst_decay", "sharpness")
-    lines += [f"    {name}: {_constant(_share(found[name]), fit.kept.get(name, note))}" for name in scalars]
+    lines += [f"    {name}: {product_constant(_share(found[name]), fit.kept.get(name, note))}" for name in scalars]
     if any(name in found for name in LAYOUTS):
         lines += ["  layout_time:"]
-        lines += [f"    {name}: {_constant(_share(found[name]), note)}" for name in LAYOUTS if name in found]
+        lines += [f"    {name}: {product_constant(_share(found[name]), note)}" for name in LAYOUTS if name in found]
     if fit.grouped is not None:
         grouped, grouped_note = fit.grouped
-        lines += ["  grouped:", f"    slowdown: {_constant(_share(grouped.slowdown), grouped_note)}"]
-        lines += [f"    overhead: {_constant(_time(grouped.overhead), grouped_note)}"]
+        lines += ["  grouped:", f"    slowdown: {product_constant(_share(grouped.slowdown), grouped_note)}"]
+        lines += [f"    overhead: {product_constant(time_text(grouped.overhead), grouped_note)}"]
     if fit.residual is not None:
-        lines += ["  residual:", *(f"    {part}" for part in _note(note).split(", ")), "    value:"]
+        lines += ["  residual:", *(f"    {part}" for part in product_note(note).split(", ")), "    value:"]
         grid = fit.residual
         for side, knots in (("m", grid.log2_m), ("n", grid.log2_n), ("k", grid.log2_k)):
             lines.append(f"      {side}: [{', '.join(f'{2.0**x:.0f}' for x in knots)}]")
@@ -123,22 +129,5 @@ def _product(fit: ProductFit) -> list[str]:
     return lines
 
 
-def _constant(value: str, provenance: Provenance) -> str:
-    return f"{{value: {value}, {_note(provenance)}}}"
-
-
-def _note(provenance: Provenance) -> str:
-    parts = [f"basis: {provenance.basis}", f"source: {provenance.source}"]
-    if provenance.error is not None:
-        parts.append(f"error: {provenance.error:.3g}")
-    if provenance.points is not None:
-        parts.append(f"points: {provenance.points}")
-    return ", ".join(parts)
-
-
 def _share(value: float) -> str:
     return f"{value:.4g}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.4g} us"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from shardsim.calibrate.hosts import HOST_CONSTANTS, LEAST_WEIGHT, HostFit
+from shardsim.calibrate.notes import constant_text, time_text
+from shardsim.values.provenance import Provenance
 
 _KEPT = "not determined by the runs: kept near what eager PyTorch takes on a quick host"
 
@@ -34,10 +36,8 @@ def host_yaml(found: HostFit, title: str, stack: str, source: str) -> str:
         f"  kept: {json.dumps(_KEPT)}",
         f"stack: {json.dumps(stack, ensure_ascii=False)}",
     ]
+    fitted, kept = Provenance("fitted", "runs", fit.median_error, fit.points), Provenance("assumed", "kept")
     for constant in HOST_CONSTANTS:
-        value = f"{1e6 * fit.constants[constant.name]:.4g} us"
-        how = "basis: assumed, source: kept"
-        if found.weight[constant.name] >= LEAST_WEIGHT:
-            how = f"basis: fitted, source: runs, error: {fit.median_error:.3g}, points: {fit.points}"
-        lines.append(f"{constant.name}: {{value: {value}, {how}}}")
+        note = fitted if found.weight[constant.name] >= LEAST_WEIGHT else kept
+        lines.append(f"{constant.name}: {constant_text(time_text(fit.constants[constant.name]), note, digits=3)}")
     return "\n".join(lines) + "\n"

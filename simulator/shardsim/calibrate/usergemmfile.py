@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from shardsim.calibrate.gemm import TILE_NAMES
-from shardsim.calibrate.gemmfile import _constant, _note, _time
+from shardsim.calibrate.gemmfile import product_constant, product_note
+from shardsim.calibrate.notes import time_text
 from shardsim.calibrate.usergemm import OWN, OWN_SPEED, SCALED, UserGemmFit, shipped_provenance
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import GemmConstants, GemmResidual, KernelConstants
@@ -94,11 +95,11 @@ def _products(constants: GemmConstants, notes: Mapping[str, Provenance], sources
     """The lines of one data type."""
 
     def line(indent: int, name: str, key: str, value: str) -> str:
-        return f"{' ' * indent}{name}: {_constant(value, sources.named(notes[key]))}"
+        return f"{' ' * indent}{name}: {product_constant(value, sources.named(notes[key]))}"
 
     yield line(2, "sustained", "sustained", f"{constants.sustained:.4g}")
     yield line(2, "memory_efficiency", "memory_efficiency", f"{constants.memory_efficiency:.4g}")
-    yield line(2, "overhead", "overhead", _time(constants.overhead))
+    yield line(2, "overhead", "overhead", time_text(constants.overhead))
     if constants.tile is not None:
         yield "  tile:"
         yield "    efficiency:"
@@ -106,10 +107,10 @@ def _products(constants: GemmConstants, notes: Mapping[str, Provenance], sources
             yield line(6, name, f"tile.efficiency.{name}", f"{share:.4g}")
         for name in ("fill", "split_overhead", "wave_quantization", "burst_cap", "burst_decay", "sharpness"):
             value = getattr(constants.tile, name)
-            yield line(4, name, f"tile.{name}", _time(value) if name in _TIMES else f"{value:.4g}")
+            yield line(4, name, f"tile.{name}", time_text(value) if name in _TIMES else f"{value:.4g}")
     if constants.residual is not None:
         yield "  residual:"
-        yield from (f"    {part}" for part in _note(sources.named(notes["residual"])).split(", "))
+        yield from (f"    {part}" for part in product_note(sources.named(notes["residual"])).split(", "))
         yield "    value:"
         yield from (f"      {text}" for text in _grid(constants.residual))
     if constants.layout_time:
@@ -119,7 +120,7 @@ def _products(constants: GemmConstants, notes: Mapping[str, Provenance], sources
     if constants.grouped is not None:
         yield "  grouped:"
         yield line(4, "slowdown", "grouped.slowdown", f"{constants.grouped.slowdown:.4g}")
-        yield line(4, "overhead", "grouped.overhead", _time(constants.grouped.overhead))
+        yield line(4, "overhead", "grouped.overhead", time_text(constants.grouped.overhead))
 
 
 def _grid(residual: GemmResidual) -> Iterator[str]:

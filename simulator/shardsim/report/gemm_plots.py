@@ -10,22 +10,23 @@ from numpy.typing import NDArray
 
 from shardsim.cost.gemm import PEAK_OF
 from shardsim.report.plots import (
-    _BAND,
+    BAND,
     BLUE,
     GREY,
     GROUP_COLOURS,
     GROUP_MARKERS,
     ORANGE,
     STYLE,
-    _plain_log_ticks,
     image_bytes,
+    log_ticks,
     new_figure,
+    plain_log_ticks,
+    write_errors,
 )
 from shardsim.units import format_time, tflops
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
     from shardsim.calibrate.usergemm import UserGemmFit
     from shardsim.report.gemm_fit import GemmCalibration
@@ -66,8 +67,8 @@ def _scatter(axes: Axes, found: GemmValidation) -> None:
     low = float(min(measured.min(), predicted.min())) / 1.4
     high = float(max(measured.max(), predicted.max())) * 1.4
     line = np.array([low, high])
-    label = f"±{100 * _BAND:.0f} %"
-    axes.fill_between(line, line * (1 - _BAND), line * (1 + _BAND), color="#dddddd", linewidth=0, label=label, zorder=1)
+    label = f"±{100 * BAND:.0f} %"
+    axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="#dddddd", linewidth=0, label=label, zorder=1)
     axes.plot(line, line, color=GREY, linestyle="--", linewidth=1.2, label="predicted = measured", zorder=2)
     counts = np.bincount(kind, minlength=len(found.kinds))
     order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())].tolist()
@@ -99,30 +100,11 @@ def _scatter(axes: Axes, found: GemmValidation) -> None:
     axes.set_aspect("equal")
     axes.set_xlabel("measured time")
     axes.set_ylabel("predicted time")
-    for axis in (axes.xaxis, axes.yaxis):
-        _time_ticks(axis, low, high)
+    log_ticks(axes, low, high, format_time, 12)
     axes.legend(loc="upper left", fontsize=8, handletextpad=0.4)
     overall = found.overall
     axes.set_title(f"{overall.predicted:,} of {overall.rows:,} measured products predicted")
-    axes.text(
-        0.985,
-        0.02,
-        f"error: median {100 * (overall.median or 0):.1f} %, p90 {100 * (overall.p90 or 0):.1f} %, "
-        f"bias {100 * (overall.bias or 0):+.1f} %",
-        transform=axes.transAxes,
-        ha="right",
-        fontsize=8.5,
-        color="#333333",
-    )
-
-
-def _time_ticks(axis: Axis, low: float, high: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
-
-    subs = (1.0, 2.0, 5.0) if math.log10(high / low) < 2.5 else (1.0,)
-    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
-    axis.set_minor_formatter(NullFormatter())
+    write_errors(axes, overall)
 
 
 def gemm_fit_plot(found: GemmCalibration, file_format: str) -> bytes:
@@ -167,7 +149,7 @@ def _rates(axes: Axes, fit: UserGemmFit, peak: float) -> None:
     axes.set_title(f"{fit.dtype}: {len(samples):,} products")
     axes.set_ylabel("TFLOP/s")
     _work_axis(axes)
-    _plain_log_ticks(axes)
+    plain_log_ticks(axes)
     axes.legend(loc="lower right", fontsize=8, handletextpad=0.4, markerscale=1.0 if len(shown) < 200 else 2.2)
 
 
@@ -175,7 +157,7 @@ def _errors(axes: Axes, fit: UserGemmFit) -> None:
     samples, shown = fit.samples, _thin(len(fit.samples))
     work, look = samples.flop[shown], _look(len(shown))
     errors = [100.0 * (times / samples.seconds - 1.0) for times in (fit.before, fit.after)]
-    axes.axhspan(-100 * _BAND, 100 * _BAND, color="#e9e9e9", linewidth=0, zorder=0, label=f"±{100 * _BAND:.0f} %")
+    axes.axhspan(-100 * BAND, 100 * BAND, color="#e9e9e9", linewidth=0, zorder=0, label=f"±{100 * BAND:.0f} %")
     for error, colour, name in zip(errors, (ORANGE, BLUE), ("shipped", "fitted"), strict=True):
         median, p90 = np.percentile(np.abs(error), [50, 90])
         label = f"{name}: median {median:.1f} %, p90 {p90:.1f} %"

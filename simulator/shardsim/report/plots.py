@@ -13,13 +13,13 @@ from shardsim.units import gigabytes_per_second, tflops
 from shardsim.values.scaling import ScalingTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from shardsim.program.ask import CollectiveAnswer
-    from shardsim.validate.table import ValidationTable
+    from shardsim.validate.table import ErrorSummary, ValidationTable
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a8a8a"
 """From the palette of Okabe and Ito (2008), which readers with any colour vision can tell apart."""
@@ -46,7 +46,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",
 }
 _PNG_DPI = 160
-_BAND = 0.10
+BAND = 0.10
 
 
 def plot_format(path: Path, option: str = "--plot") -> str:
@@ -160,7 +160,7 @@ def collectives_plot(answers: Sequence[CollectiveAnswer], repeat: int, file_form
             _collective_lines(left, right, group, repeat, index % len(GROUP_COLOURS))
         for axes in (left, right):
             _ranks_axis(axes, sorted({int(answer.shape.ranks) for group in by_cluster.values() for answer in group}))
-            _plain_log_ticks(axes, fine=3.0)
+            plain_log_ticks(axes, fine=3.0)
         left.set_title("Time")
         left.set_ylabel("ms, all in a row" if repeat > 1 else "ms")
         right.set_title("Bus bandwidth")
@@ -276,7 +276,7 @@ def _throughput(axes: Axes, table: ScalingTable) -> None:
     axes.set_title("Throughput")
     axes.set_ylabel(f"model {unit}, all GPUs")
     _count_axis(axes, table)
-    _plain_log_ticks(axes)
+    plain_log_ticks(axes)
     axes.legend(loc="upper left")
 
 
@@ -360,7 +360,7 @@ def _without_common_start(names: Sequence[str]) -> list[str]:
     return ["-".join(parts[same:]) for parts in words]
 
 
-def _plain_log_ticks(axes: Axes, fine: float = 2.5) -> None:
+def plain_log_ticks(axes: Axes, fine: float = 2.5) -> None:
     """Write 20, 50, 100 in place of powers of ten, over at most so many decades; beyond them only 10, 100."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
@@ -385,11 +385,11 @@ def _scatter(axes: Axes, table: ValidationTable) -> None:
     line = [low, high]
     axes.fill_between(
         line,
-        [x * (1 - _BAND) for x in line],
-        [x * (1 + _BAND) for x in line],
+        [x * (1 - BAND) for x in line],
+        [x * (1 + BAND) for x in line],
         color="#dddddd",
         linewidth=0,
-        label=f"±{100 * _BAND:.0f} %",
+        label=f"±{100 * BAND:.0f} %",
         zorder=1,
     )
     axes.plot(line, line, color=GREY, linestyle="--", linewidth=1.2, label="predicted = measured", zorder=2)
@@ -419,10 +419,15 @@ def _scatter(axes: Axes, table: ValidationTable) -> None:
     axes.set_aspect("equal")
     axes.set_xlabel("measured iteration time [s]")
     axes.set_ylabel("predicted iteration time [s]")
-    _seconds_ticks(axes, low, high)
+    log_ticks(axes, low, high, lambda value: f"{value:,.10g}", 8)
     axes.legend(loc="upper left", fontsize=8, handletextpad=0.4)
     overall = table.overall
     axes.set_title(f"{overall.predicted} of {overall.rows} measured runs predicted")
+    write_errors(axes, overall)
+
+
+def write_errors(axes: Axes, overall: ErrorSummary) -> None:
+    """Write median, p90 and bias into the lower right corner."""
     axes.text(
         0.985,
         0.02,
@@ -435,13 +440,14 @@ def _scatter(axes: Axes, table: ValidationTable) -> None:
     )
 
 
-def _seconds_ticks(axes: Axes, low: float, high: float) -> None:
+def log_ticks(axes: Axes, low: float, high: float, text: Callable[[float], str], most: int) -> None:
+    """Give both axes, logarithmic from ``low`` to ``high``, at most so many labels each."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
     subs = (1.0, 2.0, 5.0) if math.log10(high / low) < 2.5 else (1.0,)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=most))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
         axis.set_minor_formatter(NullFormatter())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardsim.program.roofline import LayerCosts, OperatorCost
-from shardsim.report.plots import BLUE, GREY, ORANGE, STYLE, _plain_log_ticks, image_bytes, new_figure
+from shardsim.report.plots import BLUE, GREY, ORANGE, STYLE, image_bytes, new_figure, plain_log_ticks
 from shardsim.report.roofline import layout_words
 from shardsim.units import format_bandwidth, tflops
 
@@ -110,7 +110,7 @@ def _roofs(axes: Axes, costs: LayerCosts, working: Sequence[OperatorCost]) -> No
     axes.set_title("Operators with arithmetic")
     axes.set_xlabel("arithmetic intensity [FLOP/byte]")
     axes.set_ylabel("TFLOP/s")
-    _plain_log_ticks(axes)
+    plain_log_ticks(axes)
     _plain_x(axes)
 
 
