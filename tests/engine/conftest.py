@@ -9,10 +9,11 @@ import pytest
 from shardsim.engine.closed import closed_form
 from shardsim.engine.des import simulate
 from shardsim.engine.listing import listing
-from shardsim.values.program import Block, Pass, PipelineSchedule, Program, Task
+from shardsim.values.program import Block, Pass, PipelineSchedule, Program, Task, passes_of
 from shardsim.values.provenance import Provenance
 from shardsim.values.results import Execution
 from shardsim.values.transfer import Transfer
+from shardsim.workload.schedules import make_schedule
 
 ENGINES = {"closed": closed_form, "listing": listing, "des": simulate}
 
@@ -71,13 +72,17 @@ def interleaved_orders(p, m, v):
 
 
 def _schedule(name, p, m, v=1):
-    orders = {
+    """Those whose orders are short enough to be written twice are written here, apart from the code under test."""
+    known = {
         "gpipe": lambda: gpipe_orders(p, m),
         "1f1b": lambda: one_f_one_b_orders(p, m),
         "interleaved": lambda: interleaved_orders(p, m, v),
-    }[name]()
+    }
+    if name not in known:
+        return make_schedule(name, p, m, v)
+    orders = known[name]()
     virtual = tuple((stage, chunk) for chunk in range(v) for stage in range(p))
-    return PipelineSchedule(name=name, orders=orders, virtual_stages=virtual, microbatches=m)
+    return PipelineSchedule(name=name, orders=orders, chains=(virtual,), microbatches=m)
 
 
 @pytest.fixture
@@ -85,22 +90,28 @@ def schedule():
     return _schedule
 
 
-def _pipeline(schedule, forward=1.0, backward=2.0, comm=0.0, *, tasks=1, last=None, epilogue=(), members=None):
-    """Every chunk of every stage takes the same ``forward`` and ``backward`` seconds, in ``tasks`` equal kernels."""
-    blocks, messages = {}, {}
-    for stage, chunk in schedule.virtual_stages:
-        for kind, seconds in (("F", forward), ("B", backward)):
-            kernels = tuple(_task(seconds / tasks, f"{kind}{number}", flop=1.0) for number in range(tasks))
-            blocks[stage, kind, chunk] = Block(kind, kernels)
-            messages[stage, kind, chunk] = _transfer(comm)
+def _pipeline(
+    schedule, forward=1.0, backward=2.0, comm=0.0, *, tasks=1, last=None, epilogue=(), members=None,
+    input_gradient=1.0, weight_gradient=1.0, pair=3.0,
+):  # fmt: skip
+    """Passes of one kind take the same seconds everywhere, in ``tasks`` equal kernels; so do pairs."""
+
+    def block(kind, seconds):
+        return Block(kind, tuple(_task(seconds / tasks, f"{kind}{number}", flop=1.0) for number in range(tasks)))
+
+    lasting = {"F": forward, "B": backward}
+    if {part.kind for order in schedule.orders for part in passes_of(order)} & {"I", "W"}:
+        lasting |= {"I": input_gradient, "W": weight_gradient}
+    places = schedule.places
     return Program(
         schedule=schedule,
-        blocks=blocks,
-        last_blocks={} if last is None else {(s, "B", c): Block("last B", last) for s, c in schedule.virtual_stages},
+        blocks={(s, kind, c): block(kind, seconds) for s, c in places for kind, seconds in lasting.items()},
+        last_blocks={} if last is None else {(s, "B", c): Block("last B", last) for s, c in places},
         epilogues=tuple(Block("epilogue", tuple(epilogue)) for _ in schedule.orders),
-        messages=messages,
+        messages={(stage, kind, chunk): _transfer(comm) for stage, chunk in places for kind in "FB"},
         multiplicity=1,
         rendezvous_members=members or {},
+        pairs={(s, c, other): block("F&B", pair) for s, c in places for stage, other in places if stage == s},
     )
 
 

@@ -24,6 +24,14 @@ def test_messages_inside_a_stage_take_no_events(schedule, pipeline):
     assert simulate(program).events == 2 * p + 2 * p * v * m + 2 * (p * v - 1) * m
 
 
+def test_parts_of_a_backward_pass_and_pairs_take_an_event_for_each_message_they_send(schedule, pipeline):
+    program = pipeline(schedule("dualpipe", 4, 8, 2), tasks=3)
+    items = [item for order in program.schedule.orders for item in order]
+    messages = 2 * 8 * 3
+    assert simulate(program).events == 2 * 4 + 3 * len(items) + messages
+    assert simulate(coalesce(program)).events == 2 * 4 + len(items) + messages
+
+
 def test_a_queued_task_takes_one_event_and_a_meeting_one_more(schedule, pipeline, task):
     reduce = task(3.0, stream="dp", category="dp", blocking=False)
     meet = task(1.0, rendezvous="embedding", drains=("dp",))

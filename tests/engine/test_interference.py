@@ -53,6 +53,13 @@ def test_compute_shorter_than_the_communication_behind_it_is_slowed_all_along(en
     assert account(execution) == pytest.approx({"gemm": 3.0, "interference": 0.5, "dp": 2.5})
 
 
+def test_communication_by_copy_engines_slows_nothing(engine, one_stage, task, bucket):
+    # F 0-1, the copy 1-6 beside 2 s of B 1-3, which then waits for it; 2 s 6-8; a bucket 8-9 beside 2 s 8-10.2
+    second = task(2.0, drains=("dp",))
+    execution = engine(one_stage([bucket(5.0, slows=False), task(2.0), second, bucket(1.0), task(2.0)]))
+    assert account(execution) == pytest.approx({"gemm": 7.0, "interference": 0.2, "dp": 3.0})
+
+
 def test_compute_longer_than_the_communication_behind_it_is_slowed_until_that_ends(engine, one_stage, task, bucket):
     # F 0-1, bucket 1-3 while which B does 1.6 of its 4 s, and the rest of it 3-5.4
     execution = engine(one_stage([bucket(2.0), task(4.0)]))

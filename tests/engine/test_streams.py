@@ -45,6 +45,19 @@ def test_reduction_that_ends_before_it_is_needed_costs_nothing(engine, one_stage
     assert account(execution) == {"gemm": 3.0, "optimizer": 0.25}
 
 
+def test_a_prologue_runs_before_the_first_pass_and_what_it_queues_is_waited_for(engine, one_stage, task):
+    gather = task(2.0, "gather", stream="dp", category="dp", blocking=False)
+    program = one_stage([task(1.0, "B")])
+    waiting = task(1.0, "F", drains=("dp",))
+    program = replace(
+        program, prologues=(Block("prologue", (gather,)),), first_blocks={(0, "F", 0): Block("first", (waiting,))}
+    )
+    # gather 0-2, F 2-3, B 3-4
+    execution = engine(program)
+    assert execution.iteration_s == 4.0
+    assert account(execution) == {"gemm": 2.0, "dp": 2.0}
+
+
 def test_a_task_waits_for_the_one_it_names_and_no_other(engine, one_stage, task):
     program = one_stage(
         [
@@ -72,6 +85,51 @@ def test_a_queued_task_may_wait_for_another_stream(engine, one_stage, task):
     execution = engine(program)
     assert execution.iteration_s == 4.5
     assert account(execution) == {"gemm": 1.0, "ep": 2.0, "dp": 1.0, "cp": 0.5}
+
+
+def test_waits_between_three_streams_and_a_drain_of_two_of_them(engine, one_stage, task):
+    def queued(stream, seconds, **more):
+        return task(seconds, stream, stream=stream, category=stream, blocking=False, **more)
+
+    program = one_stage(
+        [
+            queued("tp", 2.0),
+            queued("dp", 1.0, waits=(0,)),
+            queued("ep", 4.0),
+            queued("tp", 1.0, waits=(1,)),
+            queued("dp", 3.0, drains=("ep",)),
+            task(0.5),
+            task(0.5, waits=(3,)),
+            task(0.5, drains=("ep", "tp")),
+        ],
+        [task(0.25, category="optimizer", drains=("dp",))],
+    )
+    # F 0-1; tp 1-3, dp 3-4, ep 1-5, tp 4-5, dp 5-8; blocking 1-1.5, 5-5.5, 5.5-6, and the step 8-8.25.
+    execution = engine(program)
+    assert execution.iteration_s == 8.25
+    assert account(execution) == {"gemm": 2.5, "tp": 3.5, "dp": 2.0, "optimizer": 0.25}
+
+
+def test_waits_limit_how_many_gathers_are_under_way(engine, one_stage, task):
+    def gather(**more):
+        return task(1.0, "gather", stream="dp", category="dp", blocking=False, **more)
+
+    # The parameters of a layer are gathered while the one before it is computed, and no earlier: what the third
+    # gather would fill is in use until the first layer is through.
+    program = one_stage(
+        [
+            gather(),
+            gather(),
+            task(3.0, "layer 0", waits=(0,)),
+            gather(),
+            task(0.25, "layer 1", waits=(1,)),
+            task(3.0, "layer 2", waits=(3,)),
+        ]
+    )
+    # F 0-1; gathers 1-2, 2-3; layer 0 2-5; gather 5-6; layer 1 5-5.25; layer 2 6-9.
+    execution = engine(program)
+    assert execution.iteration_s == 9.0
+    assert account(execution) == {"gemm": 7.25, "dp": 1.0 + 0.75}
 
 
 def test_a_blocking_task_keeps_the_order_of_its_own_stream(engine, one_stage, task):
@@ -119,7 +177,7 @@ def test_a_message_that_arrives_during_a_pass_costs_only_what_is_left_of_it(engi
 
 def test_chunks_of_one_stage_pass_micro_batches_on_without_a_message(engine, pipeline):
     order = tuple(Pass(kind, 0, chunk) for kind, chunks in (("F", (0, 1)), ("B", (1, 0))) for chunk in chunks)
-    schedule = PipelineSchedule("two chunks", (order,), ((0, 0), (0, 1)), 1)
+    schedule = PipelineSchedule("two chunks", (order,), (((0, 0), (0, 1)),), 1)
     program = replace(pipeline(schedule, comm=100.0), messages={})
     assert engine(program).iteration_s == 6.0
 

@@ -8,7 +8,7 @@ import pytest
 from shardsim.engine.des import simulate
 from shardsim.engine.listing import listing
 from shardsim.errors import ProgramError
-from shardsim.values.program import Block, Pass
+from shardsim.values.program import Block, Pair, Pass
 
 
 def refused(engine, program):
@@ -53,6 +53,60 @@ def test_a_backward_pass_before_its_own_forward_pass_is_named(engine, schedule, 
     assert "stage 0 is stuck in B0.0: it needs F0.0" in refused(engine, program)
 
 
+def test_a_stage_that_waits_for_the_gradient_of_a_split_backward_pass_is_named(engine, schedule, pipeline):
+    program = with_order(pipeline(schedule("1f1b", 2, 1)), 1, [Pass("F", 0)])
+    program = with_order(program, 0, [Pass("F", 0), Pass("I", 0), Pass("W", 0)])
+    program = replace(program, blocks={**program.blocks, **dict.fromkeys([(0, "I", 0), (0, "W", 0)], Block("x", ()))})
+    assert refused(engine, program).splitlines()[1:] == ["stage 0 in I0.0: waits for B0.0 of stage 1"]
+
+
+@pytest.mark.parametrize(
+    ("order", "complaint"),
+    [
+        ([Pass("F", 0), Pass("W", 0), Pass("I", 0)], "stage 0 is stuck in W0.0: it needs I0.0"),
+        ([Pass("F", 0), Pass("B", 0), Pass("W", 0)], "stage 0 is stuck in W0.0: it needs I0.0"),
+        ([Pass("I", 0), Pass("F", 0)], "stage 0 is stuck in I0.0: it needs F0.0"),
+        ([Pass("F", 0), Pass("I", 0), Pass("B", 0)], "stage 0 runs B0.0 twice"),
+        ([Pass("F", 0), Pass("B", 0), Pass("I", 0)], "stage 0 runs I0.0 twice"),
+        ([Pass("F", 0), Pass("I", 0), Pass("I", 0)], "stage 0 runs I0.0 twice"),
+        ([Pass("F", 0), Pass("I", 0), Pass("W", 0), Pass("W", 0)], "stage 0 runs W0.0 twice"),
+        ([Pair(Pass("F", 0), Pass("B", 0))], "stage 0 is stuck in B0.0: it needs F0.0"),
+        ([Pass("F", 0), Pair(Pass("F", 0), Pass("B", 0))], "stage 0 runs F0.0 twice"),
+        ([Pass("F", 0), Pair(Pass("F", 1), Pass("I", 0))], "not a forward and a whole backward pass"),
+        ([Pass("F", 0), Pair(Pass("B", 0), Pass("F", 1))], "not a forward and a whole backward pass"),
+    ],
+)
+def test_parts_of_a_backward_pass_and_pairs_in_an_impossible_order_are_named(
+    engine, schedule, pipeline, order, complaint
+):
+    program = pipeline(schedule("1f1b", 1, 1))
+    program = replace(program, blocks={**program.blocks, **dict.fromkeys([(0, "I", 0), (0, "W", 0)], Block("x", ()))})
+    assert complaint in refused(engine, with_order(program, 0, order))
+
+
+def test_a_pair_without_a_block_is_named(engine, schedule, pipeline):
+    order = [Pass("F", 0), Pair(Pass("F", 1), Pass("B", 0)), Pass("B", 1)]
+    program = with_order(pipeline(schedule("1f1b", 1, 2)), 0, order)
+    message = refused(engine, replace(program, pairs={}))
+    assert message == "stage 0 runs pairs of chunks 0 and 0, but the program has no pair (0, 0, 0)"
+
+
+def test_a_pair_that_needs_on_another_stage_what_it_sends_itself_is_named(engine, schedule, pipeline):
+    """The gradient that the pair waits for follows from the forward pass beside it."""
+    program = with_order(pipeline(schedule("1f1b", 2, 1)), 0, [Pair(Pass("F", 0), Pass("B", 0))])
+    assert refused(engine, program).splitlines() == [
+        "the program can never finish: 2 of 2 stages are stuck",
+        "stage 0 in F0.0 & B0.0: waits for B0.0 of stage 1",
+        "stage 1 in F0.0: waits for F0.0 of stage 0",
+    ]
+
+
+def test_chains_that_share_a_chunk_are_refused(engine, schedule, pipeline):
+    program = pipeline(schedule("1f1b", 2, 1))
+    doubled = replace(program.schedule, chains=(*program.schedule.chains, ((0, 0), (1, 0))))
+    assert "have a chunk of a stage in common" in refused(engine, replace(program, schedule=doubled))
+
+
 def test_a_meeting_that_a_member_never_attends_is_named(engine, schedule, pipeline, task):
     program = pipeline(schedule("1f1b", 2, 1), members={"embedding": (0, 1)})
     meet = Block("epilogue", (task(1.0, rendezvous="embedding"),))
@@ -90,6 +144,7 @@ def test_all_problems_are_told_at_once(engine, schedule, pipeline):
 def test_epilogues_must_be_as_many_as_stages(engine, schedule, pipeline):
     program = pipeline(schedule("1f1b", 2, 1))
     assert "1 epilogues for 2 stages" in refused(engine, replace(program, epilogues=program.epilogues[:1]))
+    assert "1 prologues for 2 stages" in refused(engine, replace(program, prologues=program.epilogues[:1]))
 
 
 def test_a_chunk_that_the_stage_does_not_hold_is_refused(engine, schedule, pipeline):

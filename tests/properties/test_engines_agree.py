@@ -17,7 +17,7 @@ from shardsim.engine.listing import listing
 from shardsim.engine.plan import make_plan
 from shardsim.errors import ProgramError
 from shardsim.program.coalesce import coalesce
-from shardsim.values.program import Block, Pass, PipelineSchedule, Program, Task
+from shardsim.values.program import Block, Pair, Pass, PipelineSchedule, Program, Task, passes_of
 from shardsim.values.provenance import Provenance
 from shardsim.values.transfer import Transfer
 
@@ -27,24 +27,37 @@ thorough = settings(max_examples=60, deadline=None)
 
 @st.composite
 def schedules(draw):
-    """Any order in which every pass comes after those it needs; chunks lie anywhere."""
+    """Any order in which every pass comes after those it needs; chunks lie anywhere, on one chain or on two."""
     p, v, m = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    virtual = draw(st.permutations([(stage, chunk) for stage in range(p) for chunk in range(v)]))
-    last, kinds = len(virtual) - 1, draw(st.sampled_from(["FB", "FBW"]))
-    todo = {(kind, k, i) for kind in kinds for k in range(last + 1) for i in range(m)}
-    needs = {
-        **{("F", k, i): ("F", k - 1, i) for k in range(1, last + 1) for i in range(m)},
-        **{("B", k, i): ("B", k + 1, i) for k in range(last) for i in range(m)},
-        **{("B", last, i): ("F", last, i) for i in range(m)},
-        **{("W", k, i): ("B", k, i) for k in range(last + 1) for i in range(m)},
-    }
+    places = tuple(draw(st.permutations([(stage, chunk) for stage in range(p) for chunk in range(v)])))
+    cut = draw(st.integers(0, len(places) - 1))
+    chains = (places[:cut], places[cut:]) if cut else (places,)
+    split = draw(st.sampled_from([lambda *_: False, lambda *_: True, lambda stage, i: (stage + i) % 2 == 0]))
+    needs = {}
+    for chain in chains:
+        for k, place in enumerate(chain):
+            for i in range(m):
+                needs["F", place, i] = ("F", chain[k - 1], i) if k else None
+                needs["B", place, i] = ("B", chain[k + 1], i) if k + 1 < len(chain) else ("F", place, i)
+                if split(place[0], i):
+                    needs["W", place, i] = ("B", place, i)
+
+    def as_pass(kind, place, i):
+        return Pass("I" if kind == "B" and split(place[0], i) else kind, i, place[1])
+
     orders = [[] for _ in range(p)]
-    while todo:
-        ready = sorted(item for item in todo if needs.get(item) not in todo)
-        kind, k, i = draw(st.sampled_from(ready))
-        todo.discard((kind, k, i))
-        orders[virtual[k][0]].append(Pass(kind, i, virtual[k][1]))
-    return PipelineSchedule("random", tuple(map(tuple, orders)), tuple(virtual), m)
+    while needs:
+        ready = sorted(item for item, needed in needs.items() if needed not in needs)
+        one = draw(st.sampled_from(ready))
+        stage = one[1][0]
+        beside = [other for other in ready if other[1][0] == stage and as_pass(*other).kind == "B"]
+        if one[0] == "F" and beside and draw(st.booleans()):
+            orders[stage].append(Pair(as_pass(*one), as_pass(*beside[-1])))
+            del needs[beside[-1]]
+        else:
+            orders[stage].append(as_pass(*one))
+        del needs[one]
+    return PipelineSchedule("random", tuple(map(tuple, orders)), chains, m * len(chains))
 
 
 def layouts_of(number):
@@ -63,11 +76,11 @@ def blocks(draw, name, number, host):
         queued = [place for place, task in enumerate(tasks) if not task.blocking]
         more = {}
         if draw(st.integers(0, 3)) == 0:
-            more["drains"] = tuple(draw(st.lists(st.sampled_from(["dp", "ep"]), max_size=2, unique=True)))
+            more["drains"] = tuple(draw(st.lists(st.sampled_from(["dp", "ep", "tp"]), max_size=2, unique=True)))
         if queued and draw(st.booleans()):
             more["waits"] = tuple(draw(st.lists(st.sampled_from(queued), max_size=2, unique=True)))
         blocking = draw(st.integers(0, 3)) > 0
-        stream = draw(st.sampled_from(["compute", "compute", "tp", "dp"] if blocking else ["dp", "dp", "ep"]))
+        stream = draw(st.sampled_from(["compute", "compute", "tp", "dp"] if blocking else ["dp", "dp", "ep", "tp"]))
         category = draw(st.sampled_from(["gemm", "tp", "recompute"] if blocking else ["dp", "zero"]))
         if blocking and draw(st.integers(0, 5)) == 0:
             more["synchronises"] = True
@@ -85,18 +98,26 @@ def programs(draw, number=seconds, share=shares, hosts=None):
     members = {
         name: tuple(sorted(draw(st.sets(st.sampled_from(stages), min_size=1)))) for name in ("embedding", "norm")
     }
-    keys = [(stage, kind, chunk) for stage, chunk in schedule.virtual_stages for kind in "FBW"]
+    keys = [(stage, kind, chunk) for stage, chunk in schedule.places for kind in "FBIW"]
     transfers = {
-        key: Transfer(draw(number), {}, {}, "direct", Provenance("assumed", "test")) for key in keys if key[1] != "W"
+        key: Transfer(draw(number), {}, {}, "direct", Provenance("assumed", "test")) for key in keys if key[1] in "FB"
     }
     agenda = draw(st.lists(st.sampled_from(["embedding", "norm"]), max_size=3))
     meetings = [Task(name, "tp", "embedding", draw(number), rendezvous=name, host=draw(host)) for name in agenda]
     pool = st.sampled_from([draw(blocks(f"pass {index} ", number, host)) for index in range(4)])
+    some_keys = st.lists(st.sampled_from(keys), max_size=4, unique=True)
     step = draw(blocks("step ", number, host))
     return Program(
         schedule=schedule,
         blocks={key: draw(pool) for key in keys},
-        last_blocks={key: draw(pool) for key in keys if key[1] == "B" and draw(st.booleans())},
+        first_blocks={key: draw(pool) for key in draw(some_keys)},
+        last_blocks={key: draw(pool) for key in draw(some_keys)},
+        pairs={
+            (stage, item.forward.chunk, item.backward.chunk): draw(pool)
+            for stage, order in enumerate(schedule.orders)
+            for item in order
+            if isinstance(item, Pair)
+        },
         epilogues=tuple(
             replace(step, tasks=step.tasks + tuple(task for task in meetings if stage in members[task.name]))
             for stage in stages
@@ -106,6 +127,22 @@ def programs(draw, number=seconds, share=shares, hosts=None):
         rendezvous_members=members,
         overlap_slowdown=draw(share),
         synchronous_messages=draw(st.booleans()),
+    )
+
+
+def with_tasks(program, change):
+    """The same program with every task changed."""
+
+    def changed(block):
+        return replace(block, tasks=tuple(map(change, block.tasks)))
+
+    return replace(
+        program,
+        blocks={key: changed(block) for key, block in program.blocks.items()},
+        first_blocks={key: changed(block) for key, block in program.first_blocks.items()},
+        last_blocks={key: changed(block) for key, block in program.last_blocks.items()},
+        pairs={key: changed(block) for key, block in program.pairs.items()},
+        epilogues=tuple(map(changed, program.epilogues)),
     )
 
 
@@ -127,14 +164,8 @@ def layout(program, index):
         host = float(np.broadcast_to(task.host, LAYOUTS)[index])
         return replace(task, seconds=float(task.seconds[index]), flop=float(task.flop[index]), parts=parts, host=host)
 
-    def block(value):
-        return replace(value, tasks=tuple(scalar(replace(t, flop=t.flop + np.zeros(LAYOUTS))) for t in value.tasks))
-
     return replace(
-        program,
-        blocks={key: block(value) for key, value in program.blocks.items()},
-        last_blocks={key: block(value) for key, value in program.last_blocks.items()},
-        epilogues=tuple(map(block, program.epilogues)),
+        with_tasks(program, lambda task: scalar(replace(task, flop=task.flop + np.zeros(LAYOUTS)))),
         messages={key: replace(value, latency=float(value.latency[index])) for key, value in program.messages.items()},
         overlap_slowdown=float(np.broadcast_to(program.overlap_slowdown, LAYOUTS)[index]),
     )
@@ -194,15 +225,7 @@ def test_a_slowdown_of_nothing_changes_nothing_bit_for_bit(program):
 @thorough
 @given(program=programs(share=st.floats(1e-3, 0.9)))
 def test_a_slowdown_without_anything_to_overlap_changes_nothing_bit_for_bit(program):
-    def blocking(block):
-        return replace(block, tasks=tuple(replace(task, blocking=True, waits=(), drains=()) for task in block.tasks))
-
-    program = replace(
-        program,
-        blocks={key: blocking(block) for key, block in program.blocks.items()},
-        last_blocks={key: blocking(block) for key, block in program.last_blocks.items()},
-        epilogues=tuple(map(blocking, program.epilogues)),
-    )
+    program = with_tasks(program, lambda task: replace(task, blocking=True, waits=(), drains=()))
     for engine in (closed_form, listing, simulate):
         slowed, plain = engine(program), engine(replace(program, overlap_slowdown=0.0))
         assert slowed.iteration_s == plain.iteration_s
@@ -241,16 +264,7 @@ def test_what_does_not_block_takes_its_own_time_and_what_blocks_no_less(program)
 
 def with_host(program, number):
     """The same program with another time to issue each task; ``number`` makes it from the task's own."""
-
-    def block(value):
-        return replace(value, tasks=tuple(replace(task, host=number(task.host)) for task in value.tasks))
-
-    return replace(
-        program,
-        blocks={key: block(value) for key, value in program.blocks.items()},
-        last_blocks={key: block(value) for key, value in program.last_blocks.items()},
-        epilogues=tuple(map(block, program.epilogues)),
-    )
+    return with_tasks(program, lambda task: replace(task, host=number(task.host)))
 
 
 @thorough
@@ -293,6 +307,101 @@ def test_tasks_on_one_stream_follow_one_another_and_take_no_less_than_their_time
     for stage in range(len(plan.stages)):
         mine = (rows.stage == stage) & np.array(blocking, dtype=bool)
         assert np.all(rows.start[mine][1:] >= rows.finish[mine][:-1] - 1e-9)
+
+
+def busy(block):
+    return sum(task.seconds for task in block.tasks if task.blocking)
+
+
+def block_of(program, stage, index):
+    """What a stage runs at one place of its order."""
+    order, item = program.schedule.orders[stage], program.schedule.orders[stage][index]
+    if isinstance(item, Pair):
+        return program.pairs[stage, item.forward.chunk, item.backward.chunk]
+    key = (stage, item.kind, item.chunk)
+    alike = [place for place, other in enumerate(order) for one in passes_of([other]) if one[::2] == item[::2]]
+    if index == alike[-1] and key in program.last_blocks:
+        return program.last_blocks[key]
+    if index == alike[0] and key in program.first_blocks:
+        return program.first_blocks[key]
+    return program.blocks[key]
+
+
+def inputs(program, stage, part):
+    """What a pass needs: kind, place and micro-batch of another, and how long its message takes."""
+    place, i = (stage, part.chunk), part.microbatch
+    if part.kind == "W":
+        return [("B", place, i, 0.0)]
+    (chain,) = (chain for chain in program.schedule.chains if place in chain)
+    kind, k = ("F", chain.index(place) - 1) if part.kind == "F" else ("B", chain.index(place) + 1)
+    if k == len(chain):
+        return [("F", place, i, 0.0)]
+    if k < 0:
+        return []
+    sender, chunk = chain[k]
+    return [(kind, chain[k], i, program.messages[sender, kind, chunk].seconds if sender != stage else 0.0)]
+
+
+def longest_path(program, *, in_order):
+    """When the last pass or epilogue ends, by what passes need alone, or also by the order in which stages run them.
+
+    Blocking work and messages only: nothing here comes from the engines.
+    """
+    orders = program.schedule.orders
+    ends, clock = {}, {}
+    left = [(stage, index) for stage, order in enumerate(orders) for index in range(len(order))]
+    while left:
+        for stage, index in list(left):
+            parts = list(passes_of([orders[stage][index]]))
+            needed = [needed for part in parts for needed in inputs(program, stage, part)]
+            before = (stage, index - 1)
+            if any(item[:3] not in ends for item in needed) or (index and before not in clock):
+                continue
+            begin = max([ends[item[:3]] + item[3] for item in needed], default=0.0)
+            if in_order and index:
+                begin = max(begin, clock[before])
+            clock[stage, index] = begin + busy(block_of(program, stage, index))
+            for part in parts:
+                ends["B" if part.kind == "I" else part.kind, (stage, part.chunk), part.microbatch] = clock[stage, index]
+            left.remove((stage, index))
+    return max(
+        max([end for (at, _), end in clock.items() if at == stage], default=0.0) + busy(program.epilogues[stage])
+        for stage in range(len(orders))
+    )
+
+
+@thorough
+@given(program=programs())
+def test_no_program_ends_before_the_longest_path_through_its_passes(program):
+    found = listing(program).iteration_s * (1 + 1e-9)
+    assert found >= longest_path(program, in_order=True) >= longest_path(program, in_order=False) * (1 - 1e-9)
+
+
+@thorough
+@given(program=programs(share=st.just(0.0), hosts=st.just(0.0)))
+def test_a_program_that_does_one_thing_at_a_time_ends_with_its_longest_path(program):
+    def alone(task):
+        return replace(task, blocking=True, waits=(), drains=(), rendezvous="")
+
+    plain = with_tasks(program, alone)
+    for engine in (closed_form, listing, simulate):
+        assert engine(plain).iteration_s == pytest.approx(longest_path(plain, in_order=True), rel=1e-9)
+
+
+@thorough
+@given(program=programs(), factor=st.floats(0.0, 1.0))
+def test_more_bandwidth_never_makes_an_iteration_longer(program, factor):
+    """Every message and every transfer shorter, where they share no links."""
+
+    def quicker(task):
+        return (
+            replace(task, seconds=task.seconds * factor) if task.category in {"tp", "dp", "zero", "embedding"} else task
+        )
+
+    messages = {key: replace(value, latency=value.latency * factor) for key, value in program.messages.items()}
+    faster = replace(with_tasks(program, quicker), messages=messages)
+    for engine in (closed_form, simulate):
+        assert engine(faster).iteration_s <= engine(program).iteration_s * (1 + 1e-12)
 
 
 @thorough

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from shardsim.report.frames import (
+    memory_html,
     prediction_html,
     register_notebook_formatters,
     stages_frame,
@@ -16,7 +17,8 @@ from shardsim.report.frames import (
     timeline_html,
     waterfall_frame,
 )
-from shardsim.values.results import Prediction, Timeline
+from shardsim.values.fit import MemoryAnswer
+from shardsim.values.results import PAIR, PASS_KINDS, Prediction, Timeline
 
 
 def test_a_timeline_has_one_row_a_task(timeline: Timeline) -> None:
@@ -39,6 +41,14 @@ def test_a_timeline_has_one_row_a_task(timeline: Timeline) -> None:
 
 def test_a_timeline_without_kinds_has_no_pass_column(timeline: Timeline) -> None:
     assert "pass" not in timeline_frame(replace(timeline, kind=None))
+
+
+def test_a_task_of_a_pair_names_both_passes(timeline: Timeline) -> None:
+    assert "paired_microbatch" not in timeline_frame(timeline)
+    kind, paired = timeline.kind.copy(), np.full((8, 2), -1)
+    kind[1], paired[1] = PASS_KINDS.index(PAIR), (5, 1)
+    row = timeline_frame(replace(timeline, kind=kind, paired=paired)).loc[1]
+    assert (row["pass"], row["paired_microbatch"], row["paired_chunk"]) == ("F&B", 5, 1)
 
 
 def test_text_columns_are_categorical_so_that_millions_of_rows_stay_small(timeline: Timeline) -> None:
@@ -72,6 +82,12 @@ def test_notebooks_show_escaped_text(prediction: Prediction) -> None:
     assert "Iteration" in shown
 
 
+def test_notebooks_show_whether_a_run_fits(prediction: Prediction) -> None:
+    shown = memory_html(MemoryAnswer(prediction.run, prediction.memory))
+    assert "allocated" in shown
+    assert shown.startswith("<pre")
+
+
 def test_notebooks_show_the_head_of_a_timeline(timeline: Timeline) -> None:
     shown = timeline_html(timeline)
     assert "8 tasks on 2 stages" in shown
@@ -81,7 +97,7 @@ def test_notebooks_show_the_head_of_a_timeline(timeline: Timeline) -> None:
 def test_registering_gives_the_values_their_notebook_form(
     prediction: Prediction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind in (Prediction, Timeline):
+    for kind in (Prediction, MemoryAnswer, Timeline):
         monkeypatch.setattr(kind, "_repr_html_", None, raising=False)
     register_notebook_formatters()
     register_notebook_formatters()

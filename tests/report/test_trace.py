@@ -12,8 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardsim.engine.listing import listing
 from shardsim.report.trace import write_trace
+from shardsim.values.program import Block, Pair, Pass, PipelineSchedule, Program, Task
+from shardsim.values.provenance import Provenance
 from shardsim.values.results import Timeline
+from shardsim.values.transfer import Transfer
+
+
+@pytest.fixture
+def timeline(timeline: Timeline) -> Timeline:
+    """The same, of stages that say how micro-batches go through them."""
+    return replace(timeline, chains=(((0, 0), (1, 0)),))
 
 
 def _bytes(timeline: Timeline) -> bytes:
@@ -84,6 +94,10 @@ def test_arrows_follow_the_messages(timeline: Timeline) -> None:
     ]
 
 
+def test_without_chains_there_are_no_arrows(timeline: Timeline) -> None:
+    assert {event["ph"] for event in _events(replace(timeline, chains=()))} == {"M", "X"}
+
+
 def test_every_arrow_hangs_on_slices(timeline: Timeline) -> None:
     """Perfetto binds an arrow to the slice that encloses its time, and drops one that hangs on nothing."""
     slices = _slices(timeline, tid=0)
@@ -109,9 +123,12 @@ def test_tasks_in_a_row_never_overlap_however_odd_their_times() -> None:
         assert round(one["ts"] * 1000) + round(one["dur"] * 1000) == round(after["ts"] * 1000)
 
 
-def test_chunks_are_named_and_linked_in_a_loop_over_the_stages() -> None:
-    # Two stages of two chunks: virtual stages (0, 0), (1, 0), (0, 1), (1, 1).
-    order = [(0, 0), (1, 0), (0, 1), (1, 1)]
+@pytest.mark.parametrize(("order", "arrows"), [
+    ([(0, 0), (1, 0), (0, 1), (1, 1)], [0, 1, 1, 0, 0, 1]),
+    ([(0, 0), (1, 0), (1, 1), (0, 1)], [0, 1, 1, 0]),
+])  # fmt: skip
+def test_chunks_are_named_and_linked_along_their_chain(order: list[tuple[int, int]], arrows: list[int]) -> None:
+    """Two stages of two chunks in a loop, and in a V, whose turn takes no message."""
     start = np.arange(4.0)
     timeline = Timeline(
         start,
@@ -122,9 +139,62 @@ def test_chunks_are_named_and_linked_in_a_loop_over_the_stages() -> None:
         np.zeros(4, dtype=np.int64),
         (("layers", "compute", "gemm"),),
         np.zeros(4, dtype=np.int64),
+        chains=(tuple(order),),
     )
     assert [event["name"] for event in _slices(timeline, tid=0)] == ["F0", "F0", "F0.1", "F0.1"]
-    assert [event["pid"] for event in _events(timeline) if event["ph"] in "sf"] == [0, 1, 1, 0, 0, 1]
+    assert [event["pid"] for event in _events(timeline) if event["ph"] in "sf"] == arrows
+
+
+def test_a_pair_is_one_slice_whose_arrows_are_those_of_both_passes() -> None:
+    """Micro-batches enter two stages at both ends, and one of each is under way; facts of DualPipe's kind."""
+    schedule = PipelineSchedule(
+        "both ends",
+        (
+            (
+                Pass("F", 0, 0),
+                Pass("F", 0, 1),
+                Pair(Pass("F", 1, 0), Pass("B", 0, 1)),
+                Pass("I", 0, 0),
+                Pass("W", 0, 0),
+            ),
+            (Pass("F", 0, 1), Pass("F", 0, 0), Pass("I", 0, 0), Pass("W", 0, 0), Pass("B", 0, 1), Pass("F", 1, 0)),
+        ),
+        (((0, 0), (1, 0)), ((1, 1), (0, 1))),
+        3,
+    )
+    second = Task("second", "compute", "gemm", 1.0)
+    program = Program(
+        schedule=schedule,
+        blocks={
+            (stage, kind, chunk): Block(kind, (Task("layers", "compute", "gemm", 1.0),))
+            for stage, chunk in schedule.places
+            for kind in "FBIW"
+        },
+        last_blocks={},
+        epilogues=(Block("epilogue", ()), Block("epilogue", ())),
+        messages={
+            (stage, kind, chunk): Transfer(0.25, {}, {}, "direct", Provenance("assumed", "test"))
+            for stage, chunk in schedule.places
+            for kind in "FB"
+        },
+        multiplicity=1,
+        rendezvous_members={},
+        pairs={(0, 0, 1): Block("pair", (replace(second, name="forward"), replace(second, name="backward")))},
+    )
+    found = listing(program, timeline=True).timeline
+    assert found is not None
+    slices = _slices(found, tid=0)
+    assert [event["name"] for event in slices if event["pid"] == 0] == ["F0", "F0.1", "F1 & B0.1", "I0", "W0"]
+    (pair,) = (event for event in slices if "&" in event["name"])
+    assert (pair["ts"], pair["dur"]) == (2.25e6, 2e6)
+    assert pair["args"] == {"microbatch": 1, "chunk": 0, "backward microbatch": 0, "backward chunk": 1}
+    inside = [event["name"] for event in _slices(found, tid=1) if event["args"] == pair["args"]]
+    assert inside == ["forward", "backward"]
+    arrows = [(event["ph"], event["pid"], event["ts"]) for event in _events(found) if event["ph"] in "sf"]
+    leaves = pair["ts"] + pair["dur"] - 1e-3
+    # To stage 1 go F0, F1 and B0.1, to stage 0 F0.1 and I0.
+    assert arrows.count(("s", 0, leaves)) == 2
+    assert [pid for phase, pid, _ in arrows if phase == "f"] == [1, 1, 1, 0, 0]
 
 
 def test_the_same_timeline_gives_the_same_bytes(timeline: Timeline) -> None:

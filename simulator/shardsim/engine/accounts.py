@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from shardsim.engine.plan import Plan, StagePlan
+from shardsim.engine.steps import Plan, StagePlan
 from shardsim.program.coalesce import total
 from shardsim.values.num import Num
 from shardsim.values.results import Execution, StageAccount, Timeline

@@ -17,18 +17,8 @@ from simpy.core import EmptySchedule
 
 from shardsim.engine.accounts import BUBBLE, HOST, PIPELINE, enqueue, execution
 from shardsim.engine.interference import INTERFERENCE
-from shardsim.engine.plan import (
-    PassKey,
-    PassPlan,
-    Plan,
-    Queued,
-    Run,
-    Sync,
-    make_plan,
-    meeting_reason,
-    message_reason,
-    stuck_error,
-)
+from shardsim.engine.plan import make_plan
+from shardsim.engine.steps import Meeting, PassKey, PassPlan, Plan, Queued, Run, Sync, stuck_error
 from shardsim.engine.timeline import timeline_from_tasks
 from shardsim.errors import ProgramError, ShardsimError
 from shardsim.values.program import Program
@@ -107,7 +97,7 @@ def expected_events(plan: Plan) -> int:
             for task in block.tasks:
                 if task.rendezvous:
                     attended[task.rendezvous] = attended.get(task.rendezvous, 0) + count
-        events += sum(item.sends is not None for item in stage.passes)
+        events += sum(len(item.sends) for item in stage.passes)
     return events + sum(count // len(plan.members[name]) for name, count in attended.items())
 
 
@@ -196,15 +186,15 @@ class _Stage:
         if self.hosted:
             self.waits[HOST] = 0.0
         self.position = 0
-        self.waits_for = ""
+        self.waits_for: PassKey | Meeting = ("", 0)
         self.end = nan
 
     def process(self, passes: tuple[PassPlan, ...]) -> _Process:
         timeout, traced = self.env.timeout, self.trace is not None
         for position, item in enumerate(passes):
             self.position = position
-            if item.needs is not None:
-                yield from self._receive(item.needs, float(item.message))
+            for key, seconds in item.needs:
+                yield from self._receive(key, float(seconds))
             ends: dict[int, tuple[str, _Later]] = {}
             for step in item.block.steps:
                 issued = self.issued
@@ -219,8 +209,8 @@ class _Stage:
                 else:
                     for seconds in cast("tuple[float, ...]", step.seconds):
                         yield timeout(seconds)
-            if item.sends is not None:
-                self._send(item.sends, float(item.sends_seconds))
+            for key, seconds in item.sends:
+                self._send(key, float(seconds))
         for stream in self.streams.values():
             yield from self._drain(stream)
         self.end = self.env.now
@@ -288,7 +278,7 @@ class _Stage:
 
     def _receive(self, key: PassKey, seconds: float) -> _Process:
         before = self.env.now
-        self.waits_for = message_reason(key)
+        self.waits_for = key
         yield self.simulation.message(key)
         self.simulation.forget(key)
         wait = self.env.now - before
@@ -319,7 +309,8 @@ class _Stage:
         if self.slowdown is not None:
             before = [event.planned for event in (*waits, *(last for _, last in stream.queued[-1:]))]
             end.planned = max([self.env.now, self.issued, *before]) + float(step.seconds)
-            self.busy_until = max(self.busy_until, end.planned)
+            if step.slows:
+                self.busy_until = max(self.busy_until, end.planned)
         enqueue(stream.queued, step.category, end)
         stream.issue(_SideTask(end, self.issued, float(step.seconds), waits, row))
 
@@ -340,7 +331,7 @@ class _Stage:
     def _meet(self, name: str, gap: float) -> _Process:
         generation = self.attended.get(name, 0)
         self.attended[name] = generation + 1
-        self.waits_for = meeting_reason(name, generation, self.simulation.plan.members[name])
+        self.waits_for = (name, generation)
         yield from self._wait(BUBBLE, self.simulation.arrive(name, generation, gap), gap)
 
     def _drain(self, stream: _SideStream) -> _Process:

@@ -1,13 +1,32 @@
-"""Memory over the order: what each stage holds, pass by pass, and its fullest moment."""
+"""Memory of a run: what each stage holds at its fullest moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from shardsim.errors import InputError, Problem
 from shardsim.values.program import PipelineSchedule
 from shardsim.values.results import MemoryProfile
-from shardsim.workload.allocations import StageAllocation
+from shardsim.values.training import TrainingRun
+from shardsim.workload.allocations import StageAllocation, stage_allocations
+from shardsim.workload.occupancy import fullest
+from shardsim.workload.schedules import schedule_of
+
+
+def memory_of(run: TrainingRun) -> MemoryProfile:
+    """Count the memory of a run; its time need not be priced.
+
+    Parameters
+    ----------
+    run : TrainingRun
+
+    Returns
+    -------
+    MemoryProfile
+    """
+    schedule = schedule_of(run.layout, run.batch)
+    allocations = stage_allocations(run.model, run.layout, run.batch, run.framework, schedule)
+    return memory_profile(allocations, schedule, run.cluster.device.memory_bytes)
 
 
 def memory_profile(
@@ -15,10 +34,9 @@ def memory_profile(
 ) -> MemoryProfile:
     """Find the fullest moment of every stage.
 
-    A forward pass allocates the activations of its chunk and the backward pass of the same micro-batch frees them when
-    it ends; the order of a stage alone decides what it holds, not how long passes take. The loss needs its logits
-    during the forward pass of the last chunk, and a backward pass its recompute working set (counted with the
-    activations).
+    A forward pass allocates the activations of its chunk, and the backward pass of the same micro-batch frees them
+    when it ends; where it is split, the input-gradient pass frees what no weight gradient needs and the weight-gradient
+    pass the rest. A pair does both at once. The optimizer step is a moment of its own.
 
     Parameters
     ----------
@@ -38,47 +56,17 @@ def memory_profile(
         The allocations are not those of the schedule's stages and chunks.
     """
     problems = [
-        Problem(f"{len(allocation.activation_per_chunk)} chunks allocated", f"stage {stage}", f"{schedule.chunks}")
+        Problem(f"{len(allocation.chunks)} chunks allocated", f"stage {stage}", f"{schedule.chunks}")
         for stage, allocation in enumerate(allocations)
-        if len(allocation.activation_per_chunk) != schedule.chunks
+        if len(allocation.chunks) != schedule.chunks
     ]
     if len(allocations) != schedule.stages:
         problems.append(Problem(f"allocations of {len(allocations)} stages", right=f"{schedule.stages}"))
     if problems:
         raise InputError(problems)
+    found = [fullest(allocation, order) for allocation, order in zip(allocations, schedule.orders, strict=True)]
     return MemoryProfile(
-        stages=tuple(_fullest(stage, allocation, schedule) for stage, allocation in enumerate(allocations)),
+        stages=tuple(one.items for one in found),
         capacity=capacity,
+        moments=tuple(one.item for one in found),
     )
-
-
-def _fullest(stage: int, allocation: StageAllocation, schedule: PipelineSchedule) -> dict[str, float]:
-    # The first of equal moments, so that the result does not depend on how many follow.
-    activations, logits = max(_moments(stage, allocation, schedule), key=sum, default=(0.0, 0.0))
-    tensors = {
-        "weights": float(allocation.weights),
-        "gradients": float(allocation.gradients),
-        "optimizer": float(allocation.optimizer),
-        "activations": activations,
-        "logits": logits,
-        "buffers": float(allocation.buffers),
-    }
-    unused = sum(tensors.values()) * (1.0 / allocation.allocated_share - 1.0)
-    return {**tensors, "fragmentation": unused, "context": float(allocation.context)}
-
-
-def _moments(stage: int, allocation: StageAllocation, schedule: PipelineSchedule) -> Iterator[tuple[float, float]]:
-    """Activations and logits held during each pass [bytes]."""
-    size = [float(value) for value in allocation.activation_per_chunk]
-    logits, working_set = float(allocation.logits), float(allocation.recompute_working_set)
-    # Counts times sizes rather than a running sum, whose rounding would not cancel when the last one is freed.
-    in_flight = [0] * len(size)
-    for item in schedule.orders[stage]:
-        if item.kind == "F":
-            in_flight[item.chunk] += 1
-        held = sum(count * each for count, each in zip(in_flight, size, strict=True))
-        if item.kind == "F":
-            yield held, logits if schedule.virtual_stages[-1] == (stage, item.chunk) else 0.0
-        elif item.kind == "B":
-            yield held + working_set, 0.0
-            in_flight[item.chunk] -= 1

@@ -7,7 +7,7 @@ from typing import Literal
 from shardsim.engine.closed import closed_form
 from shardsim.engine.des import simulate
 from shardsim.engine.listing import listing
-from shardsim.engine.memory import memory_profile
+from shardsim.engine.memory import memory_of
 from shardsim.engine.waterfall import COMMUNICATION, mean_seconds, waterfall
 from shardsim.program.build import build
 from shardsim.program.coalesce import coalesce
@@ -16,7 +16,6 @@ from shardsim.units import format_size
 from shardsim.values.program import Program
 from shardsim.values.results import Execution, MemoryProfile, Prediction
 from shardsim.values.training import TrainingRun
-from shardsim.workload.allocations import stage_allocations
 from shardsim.workload.flops import attention_flop, hardware_flop, model_flop
 
 EngineName = Literal["closed", "listing", "des"]
@@ -45,7 +44,7 @@ def predict(
     """
     program = build(run)
     execution = execute(coalesce(program) if detail == "stages" else program, engine, timeline=timeline)
-    return _prediction(run, program, execution)
+    return _prediction(run, execution)
 
 
 def execute(program: Program, engine: EngineName, *, timeline: bool = False) -> Execution:
@@ -57,21 +56,17 @@ def execute(program: Program, engine: EngineName, *, timeline: bool = False) -> 
     return simulate(program, timeline=timeline)
 
 
-def _prediction(run: TrainingRun, program: Program, execution: Execution) -> Prediction:
+def _prediction(run: TrainingRun, execution: Execution) -> Prediction:
     iteration_s = float(execution.iteration_s)
     gpus = int(run.layout.gpus)
     peak = run.cluster.device.peak_flops[run.peak_type]
     counted = float(model_flop(run.model, run.batch))
-    executed = float(hardware_flop(run.model, run.batch, run.layout.recompute))
+    executed = float(hardware_flop(run.model, run.batch, run.layout))
     attention = float(attention_flop(run.model, run.batch))
     seconds = mean_seconds(execution.stages)
     tokens_per_s = float(run.batch.tokens) / iteration_s
     achieved = counted / iteration_s / gpus
-    allocations = [
-        stage_allocations(run.model, run.layout, run.batch, run.framework, stage)
-        for stage in range(program.schedule.stages)
-    ]
-    memory = memory_profile(allocations, program.schedule, run.cluster.device.memory_bytes)
+    memory = memory_of(run)
     return Prediction(
         run=run,
         execution=execution,
@@ -103,4 +98,5 @@ def _does_not_fit(memory: MemoryProfile) -> tuple[str, ...]:
     if memory.fits:
         return ()
     needed, capacity = format_size(memory.peak), format_size(memory.capacity)
-    return (f"does not fit: stage {memory.worst_stage} needs {needed} of {capacity}",)
+    what = f"does not fit: stage {memory.worst_stage} needs {needed} of {capacity}"
+    return (f"{what}; `shardsim memory` with the same arguments says what would make it fit",)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardsim.engine.plan import BlockPlan, Plan, Run, StagePlan, issue_offsets, offsets
-from shardsim.values.results import PASS_KINDS, Timeline
+from shardsim.engine.steps import BlockPlan, Plan, Run, StagePlan, issue_offsets, offsets
+from shardsim.values.program import Item, Pair
+from shardsim.values.results import PAIR, PASS_KINDS, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,6 +102,8 @@ def by_start(timeline: Timeline) -> Timeline:
         timeline.label[order],
         timeline.labels,
         None if timeline.kind is None else timeline.kind[order],
+        None if timeline.paired is None else timeline.paired[order],
+        timeline.chains,
     )
 
 
@@ -150,14 +153,17 @@ def stage_spans(timeline: Timeline) -> NDArray[np.float64]:
 
 def _timeline(plan: Plan, start: NDArray[np.float64], finish: NDArray[np.float64]) -> Timeline:
     labels: dict[tuple[str, str, str], int] = {}
-    columns: list[tuple[NDArray[np.int64], ...]] = [
-        _columns(index, stage, labels) for index, stage in enumerate(plan.stages)
-    ]
-    stage, microbatch, chunk, label, kind = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Timeline(start, finish, stage, microbatch, chunk, label, tuple(labels), kind)
+    columns = [_columns(index, stage, labels) for index, stage in enumerate(plan.stages)]
+    stage, kind, microbatch, chunk, *other = np.concatenate([rows for rows, _ in columns], axis=1)
+    paired = np.stack(other, axis=1) if (other[0] >= 0).any() else None
+    label = np.concatenate([column for _, column in columns])
+    return Timeline(start, finish, stage, microbatch, chunk, label, tuple(labels), kind, paired, plan.chains)
 
 
-def _columns(index: int, stage: StagePlan, labels: dict[tuple[str, str, str], int]) -> tuple[NDArray[np.int64], ...]:
+def _columns(
+    index: int, stage: StagePlan, labels: dict[tuple[str, str, str], int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of every task of a stage: rows of stage, kind, micro-batch, chunk and what it is paired with; and its label."""
     of_block = {
         id(block): np.array(
             [labels.setdefault((task.name, task.stream, task.category), len(labels)) for task in block.tasks],
@@ -165,13 +171,18 @@ def _columns(index: int, stage: StagePlan, labels: dict[tuple[str, str, str], in
         )
         for block, _ in stage.uses
     }
+    passes = np.array([(index, *_identity(item.item)) for item in stage.passes], dtype=np.int64).T.copy()
     counts = [len(item.block.tasks) for item in stage.passes]
-    microbatch = np.repeat(np.array([item.microbatch for item in stage.passes], dtype=np.int64), counts)
-    chunk = np.repeat(np.array([item.chunk for item in stage.passes], dtype=np.int64), counts)
-    kinds = [PASS_KINDS.index(item.kind) if item.kind in PASS_KINDS else -1 for item in stage.passes]
-    kind = np.repeat(np.array(kinds, dtype=np.int64), counts)
-    label = np.concatenate([of_block[id(item.block)] for item in stage.passes])
-    return np.full(label.size, index, dtype=np.int64), microbatch, chunk, label, kind
+    return np.repeat(passes, counts, axis=1), np.concatenate([of_block[id(item.block)] for item in stage.passes])
+
+
+def _identity(item: Item | None) -> tuple[int, int, int, int, int]:
+    """Kind, micro-batch and chunk of a pass, then micro-batch and chunk of the backward pass of a pair."""
+    if item is None:
+        return -1, -1, -1, -1, -1
+    if isinstance(item, Pair):
+        return PASS_KINDS.index(PAIR), *item.forward[1:], *item.backward[1:]
+    return PASS_KINDS.index(item.kind), item.microbatch, item.chunk, -1, -1
 
 
 def _later(

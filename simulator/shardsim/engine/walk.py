@@ -14,20 +14,8 @@ from typing import TypeAlias
 
 from shardsim.engine.accounts import BUBBLE, HOST, PIPELINE, Larger, enqueue
 from shardsim.engine.interference import INTERFERENCE, Slowdown
-from shardsim.engine.plan import (
-    PassKey,
-    Plan,
-    Queued,
-    Run,
-    Sync,
-    meeting_reason,
-    message_reason,
-    stuck_error,
-)
+from shardsim.engine.steps import Meeting, PassKey, Plan, Queued, Run, Sync, stuck_error
 from shardsim.values.num import Num
-
-Meeting: TypeAlias = tuple[str, int]
-"""Name of a meeting, and how often its members have met before."""
 
 Waiting: TypeAlias = Generator[PassKey | Meeting, None, None]
 
@@ -122,10 +110,10 @@ class StageWalk:
         self.waits[INTERFERENCE] = self.waits[INTERFERENCE] + extra
         self.clock = self.clock + extra
 
-    def queue(self, begin: Num, end: Num, larger: Larger) -> None:
+    def queue(self, begin: Num, end: Num, larger: Larger, *, slows: bool) -> None:
         """Take note of a task on a side stream."""
         self.note(begin, begin)
-        if self.slowdown is not None:
+        if self.slowdown is not None and slows:
             self.busy_until = end if self.busy_until is None else larger(self.busy_until, end)
 
     def note(self, begin: Num, until: Num, turned_to: Num | None = None) -> None:
@@ -188,20 +176,11 @@ class _Walk:
             if wanted is not None:
                 self.waiting.setdefault(wanted, []).append(stage)
         if self.waiting:
+            stuck = {stage: wanted for wanted, stages in self.waiting.items() for stage in stages}
             raise stuck_error(
-                self.plan,
-                {
-                    stage: (self.stages[stage].position, self._reason(wanted))
-                    for wanted, stages in self.waiting.items()
-                    for stage in stages
-                },
+                self.plan, {stage: (self.stages[stage].position, wanted) for stage, wanted in stuck.items()}
             )
         return self.stages
-
-    def _reason(self, wanted: PassKey | Meeting) -> str:
-        if len(wanted) == 2:
-            return meeting_reason(*wanted, self.plan.members[wanted[0]])
-        return message_reason(wanted)
 
     def _wake(self, key: PassKey | Meeting) -> None:
         if key in self.waiting:
@@ -214,12 +193,12 @@ class _Walk:
         idle: Num = 0.0
         for position, item in enumerate(self.plan.stages[stage].passes):
             state.position = position
-            if item.needs is not None:
-                if item.needs not in self.arrived:
-                    yield item.needs
-                begin = larger(state.clock, self.arrived.pop(item.needs))
+            for key, seconds in item.needs:
+                if key not in self.arrived:
+                    yield key
+                begin = larger(state.clock, self.arrived.pop(key))
                 wait = begin - state.clock
-                under_way = smaller(wait, item.message)
+                under_way = smaller(wait, seconds)
                 on_the_wire = on_the_wire + under_way
                 idle = idle + (wait - under_way)
                 state.clock = begin
@@ -232,9 +211,9 @@ class _Walk:
                     self._queue(state, step, ends)
                 else:
                     yield from self._sync(stage, step, ends)
-            if item.sends is not None:
-                self.arrived[item.sends] = state.clock + item.sends_seconds
-                self._wake(item.sends)
+            for key, seconds in item.sends:
+                self.arrived[key] = state.clock + seconds
+                self._wake(key)
                 state.messaged(larger)
         state.waits[PIPELINE] = state.waits[PIPELINE] + on_the_wire
         state.waits[BUBBLE] = state.waits[BUBBLE] + idle
@@ -260,7 +239,7 @@ class _Walk:
         end = begin + step.seconds
         ends[step.number] = (step.category, end)
         enqueue(queued, step.category, end)
-        state.queue(begin, end, larger)
+        state.queue(begin, end, larger, slows=step.slows)
 
     def _sync(self, stage: int, step: Sync, ends: dict[int, tuple[str, Num]]) -> Waiting:
         state = self.stages[stage]

@@ -13,10 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import groupby
+from typing import TypeVar
 
 from shardsim.errors import ProgramError
 from shardsim.values.num import Num, any_of, larger
 from shardsim.values.program import Block, Program, Task
+
+_Key = TypeVar("_Key", tuple[int, str, int], tuple[int, int, int])
 
 MIXED = "mixed"
 """Category of a coalesced task whose seconds belong to several; ``parts`` has them apart."""
@@ -43,7 +46,7 @@ def coalesce(program: Program) -> Program:
     """
     side = side_streams(program)
 
-    def merged(blocks: Mapping[tuple[int, str, int], Block]) -> dict[tuple[int, str, int], Block]:
+    def merged(blocks: Mapping[_Key, Block]) -> dict[_Key, Block]:
         return {key: _coalesce_block(block, side[key[0]]) for key, block in blocks.items()}
 
     return replace(
@@ -51,7 +54,30 @@ def coalesce(program: Program) -> Program:
         blocks=merged(program.blocks),
         last_blocks=merged(program.last_blocks),
         epilogues=tuple(_coalesce_block(block, side[stage]) for stage, block in enumerate(program.epilogues)),
+        first_blocks=merged(program.first_blocks),
+        pairs=merged(program.pairs),
+        prologues=tuple(_coalesce_block(block, side[stage]) for stage, block in enumerate(program.prologues)),
     )
+
+
+def blocks_by_stage(program: Program) -> Iterator[tuple[int, Block]]:
+    """Every block of a program, with its stage.
+
+    Parameters
+    ----------
+    program : Program
+
+    Yields
+    ------
+    stage : int
+    block : Block
+        Some may be the same object.
+    """
+    for blocks in (program.blocks, program.last_blocks, program.first_blocks):
+        yield from ((key[0], block) for key, block in blocks.items())
+    yield from ((key[0], block) for key, block in program.pairs.items())
+    yield from enumerate(program.epilogues)
+    yield from enumerate(program.prologues)
 
 
 def side_streams(program: Program) -> Mapping[int, frozenset[str]]:
@@ -67,11 +93,7 @@ def side_streams(program: Program) -> Mapping[int, frozenset[str]]:
         For every stage of the schedule. A blocking task on one of them has to wait for those queued before it.
     """
     found: dict[int, set[str]] = {stage: set() for stage in range(program.schedule.stages)}
-    placed: list[tuple[int, Block]] = [
-        *((key[0], block) for blocks in (program.blocks, program.last_blocks) for key, block in blocks.items()),
-        *enumerate(program.epilogues),
-    ]
-    for stage, block in placed:
+    for stage, block in blocks_by_stage(program):
         found.setdefault(stage, set()).update(task.stream for task in block.tasks if not task.blocking)
     return {stage: frozenset(streams) for stage, streams in found.items()}
 

@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 
 from shardsim.report.console import to_text
+from shardsim.report.memory import memory_text
 from shardsim.report.text import prediction_text
 from shardsim.units import gib
+from shardsim.values.fit import MemoryAnswer
 from shardsim.values.results import PASS_KINDS, Prediction, Timeline
 
 _ROWS_SHOWN = 20
@@ -26,8 +28,9 @@ def timeline_frame(timeline: Timeline) -> pd.DataFrame:
     -------
     DataFrame
         ``start_s``, ``finish_s``, ``seconds`` [s]; ``stage``, ``microbatch``, ``chunk`` (-1 in the epilogue);
-        ``pass`` (F, B, W; missing in the epilogue; no such column where the engine did not say), ``name``,
-        ``stream``, ``category`` as categoricals.
+        ``pass`` (F, B, I, W, F&B; missing in the epilogue; no such column where the engine did not say), ``name``,
+        ``stream``, ``category`` as categoricals. Where there are pairs, ``paired_microbatch`` and ``paired_chunk``
+        name their backward passes (-1 outside pairs).
     """
     frame = pd.DataFrame(
         {
@@ -41,6 +44,8 @@ def timeline_frame(timeline: Timeline) -> pd.DataFrame:
     )
     if timeline.kind is not None:
         frame["pass"] = pd.Categorical.from_codes(timeline.kind, categories=pd.Index(PASS_KINDS))
+    if timeline.paired is not None:
+        frame[["paired_microbatch", "paired_chunk"]] = timeline.paired
     for position, column in enumerate(("name", "stream", "category")):
         names = [label[position] for label in timeline.labels]
         known = list(dict.fromkeys(names))
@@ -98,7 +103,26 @@ def prediction_html(prediction: Prediction) -> str:
     str
         A fragment of HTML.
     """
-    return f'<pre style="line-height:1.3">{html.escape(to_text(prediction_text(prediction)))}</pre>'
+    return _preformatted(to_text(prediction_text(prediction)))
+
+
+def memory_html(answer: MemoryAnswer) -> str:
+    """What a notebook shows for an answer about memory: its text.
+
+    Parameters
+    ----------
+    answer : MemoryAnswer
+
+    Returns
+    -------
+    str
+        A fragment of HTML.
+    """
+    return _preformatted(to_text(memory_text(answer)))
+
+
+def _preformatted(text: str) -> str:
+    return f'<pre style="line-height:1.3">{html.escape(text)}</pre>'
 
 
 def timeline_html(timeline: Timeline) -> str:
@@ -119,9 +143,9 @@ def timeline_html(timeline: Timeline) -> str:
 
 
 def register_notebook_formatters() -> None:
-    """Let notebooks show predictions and timelines: give their classes ``_repr_html_``.
+    """Let notebooks show predictions, answers and timelines: give their classes ``_repr_html_``.
 
     The values themselves stay free of any presentation; doing this twice changes nothing.
     """
-    for kind, show in ((Prediction, prediction_html), (Timeline, timeline_html)):
+    for kind, show in ((Prediction, prediction_html), (MemoryAnswer, memory_html), (Timeline, timeline_html)):
         setattr(kind, "_repr_html_", show)  # noqa: B010  # the classes declare no such attribute

@@ -75,3 +75,12 @@ def any_of(condition: Truth) -> bool:
     False
     """
     return bool(np.any(condition))
+
+
+def first_of(x: Num) -> float:
+    """A number that all layouts share, of a scalar or an array.
+
+    >>> first_of(8)
+    8.0
+    """
+    return float(x) if isinstance(x, _Scalar) else float(x.flat[0])

@@ -10,22 +10,50 @@ the host has issued it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from itertools import chain
+from typing import Literal, NamedTuple, TypeAlias
 
 from shardsim.values.num import Num
 from shardsim.values.transfer import Transfer
 
-PassKind = Literal["F", "B", "W"]
+PassKind = Literal["F", "B", "I", "W"]
+"""Forward; whole backward; input gradient alone; weight gradient alone, some time after it."""
+
+Place: TypeAlias = tuple[int, int]
+"""Stage and chunk."""
 
 
 class Pass(NamedTuple):
-    """One forward (F), backward (B) or weight-gradient (W) pass of one micro-batch through one chunk."""
+    """One forward, backward, input-gradient or weight-gradient pass of one micro-batch through one chunk."""
 
     kind: PassKind
     microbatch: int
     chunk: int = 0
+
+
+class Pair(NamedTuple):
+    """A forward and a whole backward pass, of different micro-batches, that run as one.
+
+    Each computes while the other communicates. It starts when the inputs of both are there, and sends the outputs of
+    both when it ends.
+    """
+
+    forward: Pass
+    backward: Pass
+
+
+Item: TypeAlias = Pass | Pair
+
+
+def passes_of(order: Iterable[Item]) -> Iterator[Pass]:
+    """Every pass of an order; of a pair, the forward pass first."""
+    for item in order:
+        if isinstance(item, Pair):
+            yield from item
+        else:
+            yield item
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +63,19 @@ class PipelineSchedule:
     Parameters
     ----------
     name : str
-    orders : tuple of tuple of Pass
-        For each stage, its passes in the order in which it runs them.
-    virtual_stages : tuple of tuple of int
-        ``(stage, chunk)`` of each virtual stage, first layers first.
+    orders : tuple of tuple of (Pass or Pair)
+        For each stage, what it runs, in order.
+    chains : tuple of tuple of (int, int)
+        The ways of a micro-batch through the model: for each, ``(stage, chunk)`` of its virtual stages, first layers
+        first. Usually there is one; where micro-batches enter at both ends there are two, each over a copy of the
+        parameters. Every (stage, chunk) belongs to one chain, so the chunk of a pass tells its chain.
     microbatches : int
+        Of all chains together (-).
     """
 
     name: str
-    orders: tuple[tuple[Pass, ...], ...]
-    virtual_stages: tuple[tuple[int, int], ...]
+    orders: tuple[tuple[Item, ...], ...]
+    chains: tuple[tuple[Place, ...], ...]
     microbatches: int
 
     @property
@@ -53,9 +84,19 @@ class PipelineSchedule:
         return len(self.orders)
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """Every (stage, chunk), chain by chain, first layers first."""
+        return tuple(chain.from_iterable(self.chains))
+
+    @property
     def chunks(self) -> int:
         """Chunks a rank holds (-)."""
-        return len(self.virtual_stages) // len(self.orders)
+        return len(self.places) // len(self.orders)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the parameters that the ranks of one pipeline hold (-)."""
+        return len(self.chains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +134,8 @@ class Task:
         ``host``. Less than that for a coalesced task, whose first part runs while the host issues the rest.
     synchronises : bool
         Whether the host waits for its end before it issues anything else.
+    slows : bool
+        Of a task that does not block, whether it takes multiprocessors from the work beside it; copy engines take none.
     """
 
     name: str
@@ -109,6 +152,7 @@ class Task:
     host: Num = 0.0
     lag: Num | None = None
     synchronises: bool = False
+    slows: bool = True
 
     @property
     def earliest(self) -> Num:
@@ -145,6 +189,11 @@ class Program:
     last_blocks : mapping of (int, str, int) to Block
         Where it differs: the block of the last pass of that kind that a stage and chunk runs, such as the backward
         pass that releases gradients to their reduction.
+    first_blocks : mapping of (int, str, int) to Block
+        Where it differs: the block of the first pass of that kind that a stage and chunk runs, such as the forward
+        pass that needs parameters as they arrive. A pass that is both the first and the last takes the last's block.
+    pairs : mapping of (int, int, int) to Block
+        By ``(stage, chunk of the forward pass, chunk of the backward pass)``: what a pair runs.
     epilogues : tuple of Block
         For each stage, what follows its last pass: gradient reduction, optimizer.
     messages : mapping of (int, str, int) to Transfer
@@ -159,6 +208,9 @@ class Program:
         side streams (-), at least 0 and below 1. What does not block is not slowed.
     synchronous_messages : bool
         Whether the host waits for the device wherever a stage receives or sends a message.
+    prologues : tuple of Block
+        For each stage, what it begins an iteration with, before any message arrives: the first gather of parameters.
+        Empty for nothing on any stage.
     """
 
     schedule: PipelineSchedule
@@ -170,3 +222,6 @@ class Program:
     rendezvous_members: Mapping[str, tuple[int, ...]]
     overlap_slowdown: Num = 0.0
     synchronous_messages: bool = False
+    first_blocks: Mapping[tuple[int, str, int], Block] = field(default_factory=dict)
+    pairs: Mapping[tuple[int, int, int], Block] = field(default_factory=dict)
+    prologues: tuple[Block, ...] = ()

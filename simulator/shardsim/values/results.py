@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardsim.values.num import Num
+from shardsim.values.program import Item, Place
 from shardsim.values.provenance import Provenance
 from shardsim.values.training import TrainingRun
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PASS_KINDS = ("F", "B", "W")
+PAIR = "F&B"
+"""A forward and a backward pass that run as one, as a kind of pass."""
+
+PASS_KINDS = ("F", "B", "I", "W", PAIR)
 """Kinds of passes, in the order in which ``Timeline.kind`` counts them."""
 
 
@@ -55,6 +59,11 @@ class Timeline:
     kind : ndarray of int or None
         Pass that each task belongs to, shape (tasks,): index into ``PASS_KINDS``, -1 in the epilogue. None where the
         engine did not say.
+    paired : ndarray of int or None
+        Micro-batch and chunk of the backward pass of a pair, whose forward pass ``microbatch`` and ``chunk`` name,
+        shape (tasks, 2); -1 outside pairs. None where there are none.
+    chains : tuple of tuple of (int, int)
+        The ways of micro-batches through the stages, as in ``PipelineSchedule``; empty where the engine did not say.
     """
 
     start: NDArray[np.float64]
@@ -65,6 +74,8 @@ class Timeline:
     label: NDArray[np.int64]
     labels: tuple[tuple[str, str, str], ...]
     kind: NDArray[np.int64] | None = None
+    paired: NDArray[np.int64] | None = None
+    chains: tuple[tuple[Place, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +108,29 @@ class MemoryProfile:
     Parameters
     ----------
     stages : tuple of mapping of str to float
-        For each stage, bytes by item: ``weights``, ``gradients``, ``optimizer``, ``activations``, ``logits``,
-        ``buffers``, ``fragmentation`` (reserved by the caching allocator and unused), ``context`` [bytes].
+        For each stage, bytes by item: ``weights``, ``gradients``, ``optimizer``, ``activations``, ``logits``
+        (and what the loss keeps of them), ``gathered`` (weights, by full sharding), ``buffers``, ``fragmentation``
+        (reserved by the caching allocator and unused), ``context`` [bytes].
     capacity : float
         Device memory [bytes].
+    moments : tuple of (Pass, Pair or None)
+        For each stage, what it runs at its fullest moment, None for the optimizer step; empty where nobody said.
     """
 
     stages: tuple[Mapping[str, float], ...]
     capacity: float
+    moments: tuple[Item | None, ...] = ()
+
+    @property
+    def allocated(self) -> tuple[float, ...]:
+        """What the tensors of each stage take [bytes]."""
+        outside = ("fragmentation", "context")
+        return tuple(sum(size for item, size in items.items() if item not in outside) for items in self.stages)
+
+    @property
+    def reserved(self) -> tuple[float, ...]:
+        """What each stage takes of its device in all [bytes]."""
+        return tuple(sum(items.values()) for items in self.stages)
 
     @property
     def peak(self) -> float:
@@ -121,6 +147,29 @@ class MemoryProfile:
     def fits(self) -> bool:
         """Whether every stage fits into its device."""
         return self.peak <= self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHistory:
+    """What the tensors of one rank of a stage take over one iteration: a step function.
+
+    Parameters
+    ----------
+    stage : int
+    seconds : ndarray of float
+        When it changes [s], ascending from 0, shape (n,); the last is the end of the iteration.
+    items : mapping of str to ndarray of float
+        Bytes held from each of these moments to the next [bytes], shape (n,).
+    """
+
+    stage: int
+    seconds: NDArray[np.float64]
+    items: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def allocated(self) -> NDArray[np.float64]:
+        """All items together [bytes], shape (n,)."""
+        return sum(self.items.values(), start=0.0 * self.seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,18 @@ from types import MappingProxyType
 from typing import Literal
 
 from shardsim.values.hardware import Cluster, Profile
-from shardsim.values.num import Num
+from shardsim.values.num import Num, smaller
+from shardsim.values.program import PipelineSchedule
 
-Schedule = Literal["gpipe", "1f1b", "interleaved"]
 Recompute = Literal["none", "selective", "full"]
+RecomputeMethod = Literal["uniform", "block"]
 OverlapPolicy = Literal["never", "always", "when_it_fits"]
 AttentionKind = Literal["unfused", "flash", "flash1", "flash2", "flash3", "cudnn"]
 CudaGraphs = Literal["none", "layers", "full"]
 MessagePolicy = Literal["never", "not_interleaved", "always"]
+BackwardGradients = Literal["no", "pass", "kept"]
+RunAhead = Literal["never", "without_pipeline", "warm_up"]
+TensorOverlap = Literal["none", "own_shard", "ring", "userbuffers"]
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 LowPrecision = Literal["fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"]
 
@@ -29,8 +33,65 @@ DEFAULT_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
 @dataclass(frozen=True, slots=True)
+class Moe:
+    """A mixture of experts in the place of the MLP. Its experts are MLPs with the model's activation.
+
+    Parameters
+    ----------
+    experts : int
+        Of a layer, without the shared one (-).
+    top_k : int
+        Experts that each token goes to (-).
+    ffn : int
+        Width of an expert (-).
+    shared_ffn : int
+        Width of what every token goes through besides, all shared experts together (-); 0 for none.
+    first_dense : int
+        Layers at the beginning that keep a plain MLP of the model's ``ffn`` (-).
+    every : int
+        One in so many of the other layers is a mixture, the last of each group (-).
+    shared_gate : bool
+        Whether a gate of one number a token weighs the shared experts (Qwen).
+    """
+
+    experts: int
+    top_k: int
+    ffn: int
+    shared_ffn: int = 0
+    first_dense: int = 0
+    every: int = 1
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    """Multi-head latent attention: queries, and keys and values together, come out of narrow projections.
+
+    Parameters
+    ----------
+    q_lora, kv_lora : int
+        Widths of the latent vectors of queries, and of keys and values (-); ``q_lora`` 0 for queries projected at once.
+    qk_nope_dim, qk_rope_dim : int
+        Dimensions of a query or key without and with rotary positions (-); all heads share the latter part of a key.
+    v_dim : int
+        Dimensions of a value (-).
+    """
+
+    q_lora: int
+    kv_lora: int
+    qk_nope_dim: int
+    qk_rope_dim: int
+    v_dim: int
+
+    @property
+    def qk_dim(self) -> int:
+        """Dimensions of a query or key (-)."""
+        return self.qk_nope_dim + self.qk_rope_dim
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
-    """A dense decoder-only transformer of the GPT or Llama family.
+    """A decoder-only transformer: of the GPT or Llama family, with experts or latent attention where it says so.
 
     Parameters
     ----------
@@ -48,6 +109,11 @@ class Model:
         Whether every linear layer has a bias; ``qkv_bias`` may add one to QKV alone (Qwen).
     qkv_bias : bool
     source : str
+    moe : Moe or None
+        Its experts; None for a dense model.
+    mla : Mla or None
+        Its latent attention, with ``kv_heads`` equal to ``heads`` and ``head_dim`` that of a query; None for grouped
+        or plain heads.
     """
 
     name: str
@@ -66,6 +132,8 @@ class Model:
     bias: bool
     qkv_bias: bool
     source: str
+    moe: Moe | None = None
+    mla: Mla | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +149,30 @@ class Layout:
     sp : bool
         Megatron sequence parallelism.
     zero : int
-        ZeRO stage, 0 to 3; 1 is Megatron's distributed optimizer.
-    schedule : {"gpipe", "1f1b", "interleaved"}
+        ZeRO stage, 0 to 3; 1 is Megatron's distributed optimizer, 3 is fully sharded.
+    schedule : str
+        Name of a pipeline schedule (:data:`shardsim.workload.schedules.NAMES`), or ``custom``.
     recompute : {"none", "selective", "full"}
     order : tuple of str
         Axes from fastest to slowest rank number.
+    group : int
+        Micro-batches that the interleaved schedule runs through a chunk before the next (-); 0 for pp of them.
+    split : tuple of int
+        Layers of each virtual stage, first layers first (-); empty for an even split.
+    custom : PipelineSchedule or None
+        A user's own schedule.
+    recompute_modules : tuple of str
+        What selective recompute repeats: ``core_attn``, ``mlp``, ``layernorm`` ...
+    recompute_method : {"uniform", "block"}
+        Of full recompute: layers in units of ``recompute_layers``, or the first ``recompute_layers`` of every chunk.
+    recompute_layers : int
+        (-); 0 for units of one layer under ``uniform``, and for every layer under ``block``.
+    shard : int
+        Replicas over which ZeRO splits (-), a divisor of dp, the others holding copies (hybrid sharding); 0 for all.
+    reshard : bool
+        Under ZeRO 3, whether parameters are given up after the forward pass and gathered again for the backward pass.
+    etp : Num
+        Expert tensor-parallel degree (-).
     """
 
     tp: Num
@@ -96,14 +183,33 @@ class Layout:
     vpp: Num = 1
     sp: bool = False
     zero: int = 0
-    schedule: Schedule = "1f1b"
+    schedule: str = "1f1b"
     recompute: Recompute = "none"
     order: tuple[Axis, ...] = DEFAULT_ORDER
+    group: int = 0
+    split: tuple[int, ...] = ()
+    custom: PipelineSchedule | None = None
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    recompute_method: RecomputeMethod = "uniform"
+    recompute_layers: int = 0
+    shard: int = 0
+    reshard: bool = True
+    etp: Num = 1
 
     @property
     def gpus(self) -> Num:
         """Ranks in all (-)."""
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def sharing(self) -> Num:
+        """Replicas over which ZeRO splits (-)."""
+        return smaller(self.shard, self.dp) if self.shard else self.dp
+
+    @property
+    def shards(self) -> Num:
+        """Parts into which ZeRO splits, a rank of ``dp`` x ``cp`` having one (-)."""
+        return self.sharing * self.cp
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +304,78 @@ class Framework:
         What the precision ``fp8`` stands for; ``none`` where the framework has no low precision at all.
     low_precision : str or None
         How the linear layers of transformer blocks run below 16 bits in this run; None where they do not.
+    overlap_dgrad : bool
+        The input gradient of a column-parallel projection is summed over ranks beside its weight gradient.
+    tp_overlap : {"none", "own_shard", "ring", "userbuffers"}
+        How sequence parallelism gathers and scatters beside the products of a layer: not; beside the product of a
+        rank's own tokens; shard by shard around the ring; so, but scattering in four parts (Transformer Engine).
+    parallel_block : bool
+        Attention and MLP take one norm's output and are summed into one residual (MegaScale's, PaLM's and GPT-J's
+        block): one gathering and one scattering a pass in the place of two.
+    bucket_bytes_per_replica : float
+        A bucket is at least so much times the data-parallel degree [bytes].
+    first_bucket_bytes : float
+        Size of the first gradient bucket of a pass [bytes]; 0 where it is like the others.
+    buckets_first_chunk_only : bool
+        Whether only the first chunk of the first stage has buckets; every other chunk is reduced as a whole.
+    overlap_param_gather : bool
+        Whether parameters that ZeRO 1 and 2 updated are gathered, bucket by bucket, while the first forward pass runs.
+    reduces_units : bool
+        Whether ZeRO 2 and 3 reduce the gradients of what is gathered together (a layer, an end of the model) as one;
+        otherwise in buckets.
+    gathers_ahead : int
+        Under ZeRO 3, layers whose parameters the forward pass gathers ahead of the one that computes (-); the backward
+        pass gathers one ahead.
+    reductions_in_flight : int
+        Reductions that may be under way when another is ready, before computation waits (-); 0 for no limit.
+    kept_parts : tuple of str
+        Under ZeRO 3, parts whose parameters stay gathered between a forward pass and its backward pass: ``embedding``,
+        ``head``.
+    gathers_ends_together : bool
+        Whether embedding and head, where a chunk has both, are gathered and reduced as one.
+    copies_gathered : bool
+        Whether gathered parameters are copied to where they are used.
+    pipeline_accumulates : bool
+        Whether, where there is a pipeline, ZeRO 2 and 3 reduce gradients after the last backward pass only.
+    reshards_in_pipeline : bool
+        Whether, where there is a pipeline and the layout says nothing, ZeRO 3 gives up parameters after a forward pass.
+    rules : str
+        Name of the rule set by which layouts are valid, or the path of its file.
+    moment_bytes : int
+        Bytes of each of Adam's two moments (-).
+    weights_are_masters : bool
+        Under ZeRO 3, the shards are fp32 masters, with gradients in fp32, and only gathered weights are narrower.
+    gather_buffers : int
+        Buffers for inputs that sequence parallelism gathers, b s h elements each (-).
+    ddp_buckets : bool
+        PyTorch's DistributedDataParallel holds buckets of all gradients in the type of the weights, without ZeRO.
+    backward_gradients : {"no", "pass", "kept"}
+        Whether gradients of a whole backward pass are there in the type of the weights before they are added to a wider
+        sum; and whether they are kept until the next backward pass, and widened tensor by tensor.
+    runs_ahead : {"never", "without_pipeline", "warm_up"}
+        Where the host issues so much work ahead of the device that freed tensors, which communication streams still
+        read, cannot be used again: nowhere, in passes without a pipeline, in the forward passes before the first
+        backward pass.
+    tensors_run_ahead : int
+        The most of them (-): queues of launches are of finite length.
+    gathers_by_copy : bool
+        Weights that ZeRO 1 and 2 updated are gathered through flat copies: a rank's part, and twice the whole.
+    step_bytes : float
+        Temporaries of the optimizer step, for each parameter that a rank updates [bytes].
+    loss_moment_bytes : int
+        Bytes a logit that the loss needs for a moment beside the softmax it keeps (-); 0 for what ``loss_in_place``
+        implies.
+    workspace_bytes : float
+        Workspaces of matrix-product libraries that the caching allocator holds [bytes].
+    activation_share : float
+        Share of the memory reserved for activations and logits that they fill at the peak (-), before
+        ``allocated_share``.
+    fused_norms : bool
+        A norm is part of the linear layer after it, so that selective recompute of ``layernorm`` repeats only those
+        in front of experts and of latent attention.
+    sums_copies_every_pass : bool
+        Where ZeRO splits over some of the replicas and reduces gradients in every backward pass, whether the others add
+        theirs in every one as well; otherwise in the last.
     """
 
     name: str
@@ -233,6 +411,36 @@ class Framework:
     synchronous_messages: MessagePolicy = "never"
     fp8_recipe: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8"] = "none"
     low_precision: LowPrecision | None = None
+    overlap_dgrad: bool = False
+    tp_overlap: TensorOverlap = "none"
+    parallel_block: bool = False
+    bucket_bytes_per_replica: float = 0.0
+    first_bucket_bytes: float = 0.0
+    buckets_first_chunk_only: bool = False
+    overlap_param_gather: bool = False
+    reduces_units: bool = True
+    gathers_ahead: int = 1
+    reductions_in_flight: int = 0
+    kept_parts: tuple[str, ...] = ()
+    gathers_ends_together: bool = False
+    copies_gathered: bool = False
+    pipeline_accumulates: bool = False
+    reshards_in_pipeline: bool = True
+    rules: str = "megatron-core"
+    moment_bytes: int = 4
+    weights_are_masters: bool = False
+    gather_buffers: int = 1
+    ddp_buckets: bool = False
+    backward_gradients: BackwardGradients = "no"
+    runs_ahead: RunAhead = "never"
+    tensors_run_ahead: int = 0
+    gathers_by_copy: bool = False
+    step_bytes: float = 0.0
+    loss_moment_bytes: int = 0
+    workspace_bytes: float = 0.0
+    activation_share: float = 1.0
+    fused_norms: bool = False
+    sums_copies_every_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)
