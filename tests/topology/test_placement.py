@@ -10,7 +10,7 @@ from shardsim.topology.placement import coordinates, group, groups, rank_at, who
 from shardsim.values.training import Layout
 
 WORKED = Layout(tp=4, pp=2, dp=4)
-AXES = ("tp", "cp", "ep", "edp", "dp", "dp_cp", "pp", "embedding", "model")
+AXES = ("tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model")
 
 
 def test_megatron_core_docstring_example_of_sixteen_ranks():
@@ -31,6 +31,14 @@ def test_context_parallel_ranks_hold_the_same_parameters():
     layout = Layout(tp=2, cp=2, pp=2, dp=2)
     assert groups("dp_cp", layout) == ((0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15))
     assert groups("model", layout)[0] == (0, 1, 8, 9)
+
+
+def test_hybrid_sharding_splits_over_neighbours_and_repeats_across_them():
+    layout = Layout(tp=1, cp=2, pp=1, dp=4, zero=3, shard=2)
+    assert groups("shard", layout) == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert groups("replica", layout) == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert group("shard", 6, layout) == (4, 5, 6, 7)
+    assert group("replica", 6, layout) == (2, 6)
 
 
 def test_first_and_last_stage_share_the_embedding():

@@ -17,7 +17,7 @@ from shardsim.values.training import Layout
 DGX_2H = load_cluster("dgx-2h")
 DGX_A100 = load_cluster("dgx-a100")
 NVL72 = load_cluster("gb200-nvl72")
-AXES = ("tp", "cp", "ep", "edp", "dp", "dp_cp", "pp", "embedding", "model")
+AXES = ("tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model")
 
 
 def members_by_key(axis, layout):
@@ -33,6 +33,10 @@ def members_by_key(axis, layout):
             shared = (at["tp"], at["cp"], at["dp"] // layout.ep, at["pp"])
         if axis == "edp":
             shared = (at["tp"], at["cp"], at["dp"] % layout.ep, at["pp"])
+        if axis == "shard":
+            shared = (at["tp"], at["dp"] // (layout.shard or layout.dp), at["pp"])
+        if axis == "replica":
+            shared = (at["tp"], at["cp"], at["dp"] % (layout.shard or layout.dp), at["pp"])
         found.setdefault(shared, []).append(rank)
     return list(found.values())
 
@@ -65,7 +69,8 @@ def layouts(draw, most_gpus=1500):
     tp, cp, ep, pp = draw(degree), draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2, 3, 4, 8])), draw(degree)
     most = max(1, most_gpus // (tp * cp * ep * pp))
     dp = ep * draw(st.integers(1, min(most, 40)))
-    return Layout(tp=tp, cp=cp, ep=ep, pp=pp, dp=dp, order=draw(orders))
+    shard = draw(st.sampled_from([n for n in range(1, dp + 1) if dp % n == 0]) | st.just(0))
+    return Layout(tp=tp, cp=cp, ep=ep, pp=pp, dp=dp, order=draw(orders), shard=shard)
 
 
 @st.composite
@@ -89,9 +94,10 @@ def test_closed_form_equals_counting(cluster, layout, axis):
 @settings(max_examples=60, deadline=None)
 @given(clusters(), st.lists(layouts(), min_size=1, max_size=30), st.sampled_from(AXES))
 def test_many_layouts_at_once_equal_one_by_one(cluster, several, axis):
-    several = [replace(one, order=several[0].order) for one in several]
+    shard = min(several[0].shard, 1)  # the only one that divides every dp
+    several = [replace(one, order=several[0].order, shard=shard) for one in several]
     degrees = {d: np.array([getattr(one, d) for one in several], float) for d in ("tp", "cp", "ep", "dp", "pp")}
-    together = group_shape(cluster, Layout(**degrees, order=several[0].order), axis)
+    together = group_shape(cluster, Layout(**degrees, order=several[0].order, shard=shard), axis)
     apart = [group_shape(cluster, one, axis) for one in several]
     for field in fields(GroupShape):
         assert getattr(together, field.name).tolist() == [getattr(one, field.name) for one in apart]

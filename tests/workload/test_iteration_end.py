@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shardsim.schema.framework import load_framework
@@ -16,41 +15,39 @@ from shardsim.workload.data_parallel import (
     gradient_norm,
     gradient_packing,
     gradient_reduction,
+    gradient_unpacking,
     optimizer_bytes_per_parameter,
     optimizer_step,
     parameter_gather,
 )
-from shardsim.workload.parameters import (
-    embedding_parameters,
-    head_parameters,
-    layer_parameters,
-    model_parameters,
-    stage_parameters,
-)
+from shardsim.workload.parameters import embedding_parameters, head_parameters, held_parameters, layer_parameters
 from shardsim.workload.pipeline import p2p_message
+from shardsim.workload.stages import ChunkContent
 
 OLD, MID, CORE = (load_framework(name) for name in ("megatron-2019", "megatron-2021", "megatron-core"))
 GPT, LLAMA = load_model("narayanan-145.6b"), load_model("llama-3-70b")
 
 
 def test_gradients_are_all_reduced_in_fp16_without_a_distributed_optimizer() -> None:
-    found = gradient_reduction(1e9, Layout(1, 1, 64), MID)
+    (found,) = gradient_reduction(1e9, Layout(1, 1, 64), MID)
     assert (found.kind, found.axis, found.size) == ("all_reduce", "dp", 2e9)
-    assert parameter_gather(1e9, Layout(1, 1, 64), MID) == ()
 
 
 def test_gradients_are_packed_by_the_rules_of_each_data_parallelism() -> None:
     local, torch = (replace(OLD, overlap_grad_reduce=policy) for policy in ("never", "always"))  # type: ignore[arg-type]
-    for framework, each, launches in ((local, 12, 102), (torch, 8, 200), (MID, 4, 1), (CORE, 8, 1)):
+    for framework, each, launches in ((local, 12, 102), (torch, 4, 100), (MID, 4, 1), (CORE, 8, 1)):
         found = gradient_packing(1e9, framework, 100)
         assert (found.bytes_moved, found.kernels) == (each * 1e9, launches)
+    (back,) = gradient_unpacking(1e9, torch, 100)
+    assert (back.bytes_moved, back.kernels) == (4e9, 100)
+    assert gradient_unpacking(1e9, CORE, 100) == ()
 
 
 def test_the_distributed_optimizer_scatters_gradients_and_gathers_parameters() -> None:
     layout = Layout(1, 1, 64, zero=1)
-    found = gradient_reduction(1e9, layout, CORE)
+    (found,) = gradient_reduction(1e9, layout, CORE)
     assert (found.kind, found.size) == ("reduce_scatter", 4e9)
-    (gather,) = parameter_gather(1e9, layout, CORE)
+    gather = parameter_gather(1e9, layout, CORE)
     assert (gather.kind, gather.axis, gather.size) == ("all_gather", "dp", 2e9)
     assert optimizer_step(1e9, layout, CORE).parameters == 1e9 / 64
 
@@ -98,18 +95,8 @@ def test_stages_hold_all_parameters_between_them(model: Any, tp: int, pp: int) -
     layout, framework = Layout(tp, pp, 1), MID if model is GPT else CORE
     parts = [layer_parameters, embedding_parameters, head_parameters]
     layer, first, last = (part(model, layout, framework) for part in parts)
-    stages = [stage_parameters(model, layout, framework, stage) for stage in range(pp)]
+    count = model.layers // pp
+    contents = [ChunkContent(count, stage == 0, stage == pp - 1, count * stage) for stage in range(pp)]
+    stages = [held_parameters(model, layout, framework, content).total for content in contents]
     assert sum(stages) == model.layers * layer + first + last
-    assert stages[0] == model.layers / pp * layer + first + (last if pp == 1 else 0)
-
-
-def test_one_rank_holds_the_whole_model() -> None:
-    unpadded = replace(CORE, vocab_multiple=1)
-    assert stage_parameters(LLAMA, Layout(1, 1, 1), unpadded, 0) == model_parameters(LLAMA)
-
-
-def test_arrays_of_pipeline_degrees_give_what_each_gives() -> None:
-    degrees = np.array([1, 2, 4, 8])
-    for stage in (0, 1, 3):
-        together = stage_parameters(GPT, Layout(8, degrees, 1), MID, stage)  # type: ignore[arg-type]
-        assert list(together) == [stage_parameters(GPT, Layout(8, int(p), 1), MID, stage) for p in degrees]  # type: ignore[arg-type]
+    assert stages[0] == count * layer + first + (last if pp == 1 else 0)

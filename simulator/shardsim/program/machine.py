@@ -9,6 +9,7 @@ from functools import cached_property
 from shardsim.cost.collectives import collective_transfer, message_transfer
 from shardsim.cost.operators import compute_seconds
 from shardsim.program.launch import launch_seconds
+from shardsim.topology.placement import GroupAxis
 from shardsim.topology.shape import PipelineHop, group_shape, pipeline_hop
 from shardsim.values.hardware import GroupShape
 from shardsim.values.num import Num, any_of
@@ -16,6 +17,13 @@ from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, 
 from shardsim.values.program import Task
 from shardsim.values.training import TrainingRun
 from shardsim.values.transfer import Transfer
+
+_STREAM = {"shard": ("dp", "dp"), "replica": ("replicas", "dp"), "copies": ("copies", "dp")}
+"""Stream and category of collectives whose axis is neither.
+
+Gathers and scatters of parts share one queue (PyTorch, torch/distributed/fsdp/api.py: all contend for one stream); sums
+over the replicas of a part have another, beside it.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,11 @@ class Machine:
     def shapes(self) -> dict[str, GroupShape]:
         """How the group of each axis lies on the cluster."""
         cluster, layout = self.run.cluster, self.run.layout
-        shapes = {axis: group_shape(cluster, layout, axis) for axis in ("tp", "cp", "embedding", "model")}
-        # Gradients are reduced over all ranks that hold the same parameters.
-        return {**shapes, "dp": group_shape(cluster, layout, "dp_cp")}
+        axes: tuple[GroupAxis, ...] = ("tp", "cp", "embedding", "model", "shard", "replica")
+        shapes: dict[str, GroupShape] = {axis: group_shape(cluster, layout, axis) for axis in axes}
+        # Gradients are reduced over all ranks that hold the same parameters. Two stages that hold copies of the same
+        # layers are priced as the outermost two, which are farthest from each other.
+        return {**shapes, "dp": group_shape(cluster, layout, "dp_cp"), "copies": shapes["embedding"]}
 
     def transfer(self, collective: Collective) -> Transfer:
         """What a collective does to the links of its group."""
@@ -75,7 +85,8 @@ class Machine:
         if isinstance(operator, Collective):
             transfer = self.transfer(operator)
             host = launch_seconds(operator, self.run.profile.host, transfer.seconds)
-            return Task(operator.name, operator.axis, operator.axis, transfer.seconds, transfer=transfer, host=host)
+            stream, category = _STREAM.get(operator.axis, (operator.axis, operator.axis))
+            return Task(operator.name, stream, category, transfer.seconds, transfer=transfer, host=host)
         run = self.run
         seconds = compute_seconds(operator, run.cluster.device, run.profile.kernels, run.wide_type)
         flop = 0.0 if isinstance(operator, OptimizerStep) else operator.flop

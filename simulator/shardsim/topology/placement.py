@@ -18,9 +18,10 @@ from shardsim.values.hardware import Cluster
 from shardsim.values.num import Num, where
 from shardsim.values.training import Layout
 
-GroupAxis = Literal["tp", "cp", "ep", "edp", "dp", "dp_cp", "pp", "embedding", "model"]
+GroupAxis = Literal["tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"]
 """Axes that have groups: the degrees of a layout; ``edp``, the replicas that hold the same experts; ``dp_cp``, all
-that hold the same parameters; ``embedding``, first and last pipeline stage; ``model``, the TP x PP of a replica."""
+that hold the same parameters; of those, ``shard``, over which ZeRO splits, and ``replica``, that hold the same part;
+``embedding``, first and last pipeline stage; ``model``, the TP x PP of a replica."""
 
 _RANKED = ("tp", "cp", "dp", "pp")
 
@@ -90,7 +91,7 @@ def axis_lattice(axis: GroupAxis, layout: Layout) -> Lattice:
 
     Parameters
     ----------
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "pp", "embedding", "model"}
+    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
     layout : Layout
         Degrees are scalars or arrays.
 
@@ -102,20 +103,19 @@ def axis_lattice(axis: GroupAxis, layout: Layout) -> Lattice:
     dp, pp = spans["dp"], spans["pp"]
     experts = Span(layout.ep, dp.stride)
     expert_replicas = Span(dp.count // layout.ep, dp.stride * layout.ep)
-    match axis:
-        case "ep":
-            return Lattice((experts,), (*_without(spans, "dp"), expert_replicas))
-        case "edp":
-            return Lattice((expert_replicas,), (*_without(spans, "dp"), experts))
-        case "model":
-            return Lattice((spans["tp"], pp), _without(spans, "tp", "pp"))
-        case "dp_cp":
-            return Lattice((spans["cp"], dp), _without(spans, "cp", "dp"))
-        case "embedding":
-            ends = Span(where(pp.count > 1, 2, 1), (pp.count - 1) * pp.stride)
-            return Lattice((ends,), _without(spans, "pp"))
-        case _:
-            return Lattice((spans[axis],), _without(spans, axis))
+    parts = Span(layout.sharing, dp.stride)
+    copies = Span(dp.count // layout.sharing, dp.stride * layout.sharing)
+    ends = Span(where(pp.count > 1, 2, 1), (pp.count - 1) * pp.stride)
+    lattices: dict[GroupAxis, Lattice] = {
+        "ep": Lattice((experts,), (*_without(spans, "dp"), expert_replicas)),
+        "edp": Lattice((expert_replicas,), (*_without(spans, "dp"), experts)),
+        "model": Lattice((spans["tp"], pp), _without(spans, "tp", "pp")),
+        "dp_cp": Lattice((spans["cp"], dp), _without(spans, "cp", "dp")),
+        "shard": Lattice((spans["cp"], parts), (*_without(spans, "cp", "dp"), copies)),
+        "replica": Lattice((copies,), (*_without(spans, "dp"), parts)),
+        "embedding": Lattice((ends,), _without(spans, "pp")),
+    }
+    return lattices[axis] if axis in lattices else Lattice((spans[axis],), _without(spans, axis))
 
 
 def _without(spans: Mapping[str, Span], *names: str) -> tuple[Span, ...]:
@@ -167,7 +167,7 @@ def group(axis: GroupAxis, rank: int, layout: Layout) -> tuple[int, ...]:
 
     Parameters
     ----------
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "pp", "embedding", "model"}
+    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
         For ``embedding``, the first and last stage of the rank's pipeline, of which it need not be one.
     rank : int
     layout : Layout
@@ -183,12 +183,23 @@ def group(axis: GroupAxis, rank: int, layout: Layout) -> tuple[int, ...]:
     (17, 21, 25, 29)
     """
     position = coordinates(rank, layout)
-    free = {"model": ("tp", "pp"), "dp_cp": ("cp", "dp"), "embedding": ("pp",), "ep": ("dp",), "edp": ("dp",)}
+    free = {
+        "model": ("tp", "pp"),
+        "dp_cp": ("cp", "dp"),
+        "shard": ("cp", "dp"),
+        "replica": ("dp",),
+        "embedding": ("pp",),
+        "ep": ("dp",),
+        "edp": ("dp",),
+    }
     base = rank_at({name: at for name, at in position.items() if name not in free.get(axis, (axis,))}, layout)
     if axis == "ep":
         base += int(position["dp"] - position["ep"]) * int(axis_spans(layout)["dp"].stride)
     if axis == "edp":
         base += position["ep"] * int(axis_spans(layout)["dp"].stride)
+    if axis in ("shard", "replica"):
+        part = int(position["dp"] % layout.sharing)
+        base += (part if axis == "replica" else position["dp"] - part) * int(axis_spans(layout)["dp"].stride)
     return tuple(sorted(base + step for step in _sums(axis_lattice(axis, layout).members)))
 
 
@@ -197,7 +208,7 @@ def groups(axis: GroupAxis, layout: Layout) -> tuple[tuple[int, ...], ...]:
 
     Parameters
     ----------
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "pp", "embedding", "model"}
+    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
     layout : Layout
         Scalar degrees.
 

@@ -61,9 +61,10 @@ def group_shape(cluster: Cluster, layout: Layout, axis: GroupAxis) -> GroupShape
     cluster : Cluster
     layout : Layout
         Degrees are scalars or arrays.
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "pp", "embedding", "model"}
+    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
         ``embedding`` is the first and last pipeline stage, ``model`` the TP x PP of a replica, ``dp_cp`` all ranks
-        that hold the same parameters, ``edp`` all that hold the same experts.
+        that hold the same parameters, ``edp`` all that hold the same experts; ``shard`` are the ranks that ZeRO splits
+        over, ``replica`` those that hold the same part.
 
     Returns
     -------
@@ -153,7 +154,7 @@ def _canonical(axis: GroupAxis, layout: Layout) -> Lattice:
         return Lattice(lattice.members, _around(lattice.members[0], layout.gpus))
     order = list(axis_spans(layout))
     first, second = lattice.members
-    names = {"model": ("tp", "pp"), "dp_cp": ("cp", "dp")}[axis]
+    names = ("tp", "pp") if axis == "model" else ("cp", "dp")
     inner, outer = (first, second) if order.index(names[0]) < order.index(names[1]) else (second, first)
     faster, _ = _around(inner, layout.gpus)
     _, slower = _around(outer, layout.gpus)

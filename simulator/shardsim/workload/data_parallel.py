@@ -1,8 +1,8 @@
-"""What a rank does once an iteration, after its last backward pass: gradients, their norm, the optimizer."""
+"""What data parallelism costs a rank: gradients and parameters over replicas, the norm, the optimizer."""
 
 from __future__ import annotations
 
-from shardsim.values.num import Num
+from shardsim.values.num import Num, any_of, larger
 from shardsim.values.operators import Collective, Elementwise, OptimizerStep
 from shardsim.values.training import Framework, Layout, Model
 from shardsim.workload.parameters import table_parameters
@@ -11,7 +11,7 @@ from shardsim.workload.shapes import element_bytes
 _FP32 = 4
 
 
-def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) -> Collective:
+def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) -> tuple[Collective, ...]:
     """Sum gradients over data-parallel replicas.
 
     Parameters
@@ -19,26 +19,33 @@ def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) ->
     parameters : Num
         Parameters whose gradients this rank holds (-).
     layout : Layout
-        With ``zero`` of 1 and more each replica keeps its part of the sum: a reduce-scatter.
+        With ``zero`` of 1 and more each rank keeps its part of the sum: a reduce-scatter. Where it ``shard``s over some
+        of the replicas, those that hold the same part add theirs afterwards.
     framework : Framework
 
     Returns
     -------
-    Collective
-        Over the axis ``dp``.
+    tuple of Collective
+        One after the other, over the axes ``dp`` (all that hold the same parameters), or ``shard`` and ``replica``.
 
     Notes
     -----
     arXiv 1910.02054 §5: 2 Ψ elements a rank, whether in one all-reduce or in a reduce-scatter and an all-gather.
+    arXiv 2304.11277 §3.2.2 for hybrid sharding.
     """
     size = parameters * framework.gradient_bytes
     if layout.zero == 0:
-        return Collective("gradient all-reduce", "all_reduce", "dp", size, "wgrad")
-    return Collective("gradient scatter", "reduce_scatter", "dp", size, "wgrad")
+        return (Collective("gradient all-reduce", "all_reduce", "dp", size, "wgrad"),)
+    if not layout.shard:
+        return (Collective("gradient scatter", "reduce_scatter", "dp", size, "wgrad"),)
+    return (
+        Collective("gradient scatter", "reduce_scatter", "shard", size, "wgrad"),
+        Collective("gradient all-reduce", "all_reduce", "replica", size / layout.shards, "wgrad"),
+    )
 
 
 def gradient_packing(parameters: Num, framework: Framework, tensors: Num = 1) -> Elementwise:
-    """Average gradients over replicas, and carry them into the buffers that are reduced and back.
+    """Average gradients over replicas, and carry them to where they are reduced.
 
     Parameters
     ----------
@@ -51,37 +58,112 @@ def gradient_packing(parameters: Num, framework: Framework, tensors: Num = 1) ->
     Returns
     -------
     Elementwise
-        Overlapped in buckets that are copies: divided on the way in, and copied back. At the end, from tensors of
-        their own: flattened, divided, copied back. In one buffer: divided.
+        Overlapped: divided, on the way into buckets where these are copies. At the end, in one buffer: divided; from
+        tensors of their own: flattened, divided, copied back.
     """
-    if framework.bucket_copies and framework.overlap_grad_reduce == "always":
-        passes, launches = 2, 2 * tensors
-    elif framework.contiguous_gradients or framework.overlap_grad_reduce == "always":
-        passes, launches = 1, tensors * 0 + 1
+    overlapped = framework.overlap_grad_reduce == "always"
+    if framework.contiguous_gradients or overlapped:
+        copied = overlapped and framework.bucket_copies
+        passes, launches = 1, tensors if copied else tensors * 0 + 1
     else:
         passes, launches = 3, tensors + 2
     size = parameters * (2 * passes * framework.gradient_bytes)
     return Elementwise("pack gradients", "add", size, kernels=launches, role="wgrad")
 
 
-def parameter_gather(parameters: Num, layout: Layout, framework: Framework) -> tuple[Collective, ...]:
-    """Gather the updated parameters, of which each replica has one part under the distributed optimizer.
+def gradient_unpacking(parameters: Num, framework: Framework, tensors: Num = 1) -> tuple[Elementwise, ...]:
+    """Copy reduced gradients back out of buckets.
 
     Parameters
     ----------
     parameters : Num
-        Parameters that this rank holds (-).
+        Parameters whose gradients this rank holds (-).
+    framework : Framework
+    tensors : Num
+        Tensors that hold them (-).
+
+    Returns
+    -------
+    tuple of Elementwise
+        Empty where buckets are no copies.
+    """
+    if not framework.bucket_copies:
+        return ()
+    size = parameters * (2 * framework.gradient_bytes)
+    return (Elementwise("unpack gradients", "add", size, kernels=tensors, role="wgrad"),)
+
+
+def parameter_gather(parameters: Num, layout: Layout, framework: Framework) -> Collective:
+    """Gather parameters of which each rank has one part.
+
+    Parameters
+    ----------
+    parameters : Num
+        What is gathered (-).
     layout : Layout
     framework : Framework
 
     Returns
     -------
-    tuple of Collective
-        Empty without the distributed optimizer.
+    Collective
+        Over the axis ``dp``, or ``shard`` where ZeRO splits over some of the replicas.
     """
-    if layout.zero == 0:
-        return ()
-    return (Collective("parameter gather", "all_gather", "dp", parameters * element_bytes(framework)),)
+    axis = "shard" if layout.shard else "dp"
+    return Collective("parameter gather", "all_gather", axis, parameters * element_bytes(framework))
+
+
+def gathered_copy(parameters: Num, framework: Framework) -> Elementwise:
+    """Copy gathered parameters to where they are used: one read, one write.
+
+    Parameters
+    ----------
+    parameters : Num
+        (-).
+    framework : Framework
+
+    Returns
+    -------
+    Elementwise
+    """
+    return Elementwise("unpack parameters", "add", parameters * (2 * element_bytes(framework)))
+
+
+def bucket_elements(layout: Layout, framework: Framework) -> Num:
+    """Gradients in a bucket (-).
+
+    Parameters
+    ----------
+    layout : Layout
+    framework : Framework
+        Its size in bytes, and the least size for each replica.
+
+    Returns
+    -------
+    Num
+        (-).
+
+    Notes
+    -----
+    Megatron-LM core, ``distributed_data_parallel.py``: max(40,000,000, 1,000,000 D) for D replicas.
+    """
+    return larger(framework.bucket_bytes, framework.bucket_bytes_per_replica * layout.dp) / framework.gradient_bytes
+
+
+def scatters_every_microbatch(layout: Layout, framework: Framework) -> bool:
+    """Whether gradients are reduced in every backward pass, not in the last one only.
+
+    Parameters
+    ----------
+    layout : Layout
+        ZeRO 2 and 3 have no room for whole gradients.
+    framework : Framework
+        May accumulate them nevertheless where there is a pipeline.
+
+    Returns
+    -------
+    bool
+    """
+    return layout.zero > 1 and not (framework.pipeline_accumulates and any_of(layout.pp > 1))
 
 
 def embedding_gradient_reduction(model: Model, layout: Layout, framework: Framework) -> Collective:
@@ -96,10 +178,40 @@ def embedding_gradient_reduction(model: Model, layout: Layout, framework: Framew
     Returns
     -------
     Collective
-        Of V/t x h elements, over the axis ``embedding``.
+        Of V/t x h elements, or a rank's part of them under ZeRO 2 and 3, over the axis ``embedding``.
     """
     size = table_parameters(model, layout, framework) * framework.gradient_bytes
+    size = size / layout.shards if layout.zero > 1 else size
     return Collective("tied embedding all-reduce", "all_reduce", "embedding", size, "wgrad")
+
+
+def copy_reduction(parameters: Num, layout: Layout, framework: Framework) -> tuple[Collective, Collective | None]:
+    """Sum gradients over the two stages of a pipeline that hold the same layers, and share what was updated.
+
+    Parameters
+    ----------
+    parameters : Num
+        Parameters that this rank holds (-).
+    layout : Layout
+        With ``zero`` of 1 and more, data-parallel reduction has left each rank a part, of which either stage updates
+        half. Assumed: no publication says how ZeRO and two copies go together.
+    framework : Framework
+
+    Returns
+    -------
+    reduction : Collective
+        Over the axis ``copies``.
+    gather : Collective or None
+        Of the halves, after the optimizer; None without ZeRO.
+    """
+    if layout.zero == 0:
+        size = parameters * framework.gradient_bytes
+        return Collective("sum of copies", "all_reduce", "copies", size, "wgrad"), None
+    part = parameters / layout.shards
+    return (
+        Collective("sum of copies", "reduce_scatter", "copies", part * framework.gradient_bytes, "wgrad"),
+        Collective("gather of copies", "all_gather", "copies", part * element_bytes(framework)),
+    )
 
 
 def gradient_norm(layout: Layout) -> Collective:
@@ -175,23 +287,27 @@ def optimizer_passes(framework: Framework) -> int:
     return 3 + copies + (1 if framework.fused_optimizer else 7)
 
 
-def optimizer_step(parameters: Num, layout: Layout, framework: Framework, tensors: Num = 1) -> OptimizerStep:
+def optimizer_step(
+    parameters: Num, layout: Layout, framework: Framework, tensors: Num = 1, copies: int = 1
+) -> OptimizerStep:
     """Everything from summed gradients to updated weights, on one rank.
 
     Parameters
     ----------
     parameters : Num
-        Parameters that this rank holds (-); with ``zero`` of 1 and more it updates 1/dp of them.
+        Parameters that this rank holds (-); with ``zero`` of 1 and more it updates its part of them.
     layout : Layout
     framework : Framework
     tensors : Num
         Tensors that hold them (-): launches of each pass where the optimizer is not fused.
+    copies : int
+        Copies of the parameters that a pipeline holds (-), over which ZeRO splits as well.
 
     Returns
     -------
     OptimizerStep
     """
-    updated = parameters / layout.dp if layout.zero > 0 else parameters
+    updated = parameters / (layout.shards * copies) if layout.zero > 0 else parameters
     launches = 1 if framework.fused_optimizer else tensors
     return OptimizerStep(
         "optimizer step",
