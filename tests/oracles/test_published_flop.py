@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shardsim.schema.model import load_model
-from shardsim.values.training import Batch, Model
-from shardsim.workload.flops import hardware_flop, model_flop
+from shardsim.values.training import Batch, Layout, Model, Recompute
+from shardsim.workload.flops import attention_flop, hardware_flop, model_flop
 
 A100 = 312e12
 GPT_NAMES = ["megatron-8.3b", "narayanan-1.7b", "gpt3-175b", "megatron-530b", "megatron-1t"]
+
+
+def recomputing(what: Recompute, **changes: Any) -> Layout:
+    return Layout(tp=1, pp=1, dp=1, recompute=what, **changes)
 
 
 def equation_3(m: Model, batch: int, s: int) -> float:
@@ -35,9 +41,9 @@ def test_gpt_counts_are_the_published_equations(name: str) -> None:
     model, seq = load_model(name), 1024
     batch = Batch(global_batch=96, micro_batch=1, seq_len=seq)
     assert model_flop(model, batch) == pytest.approx(equation_7(model, 96, seq), rel=1e-12)
-    assert hardware_flop(model, batch, "none") == model_flop(model, batch)
-    assert hardware_flop(model, batch, "selective") == pytest.approx(equation_8(model, 96, seq), rel=1e-12)
-    assert hardware_flop(model, batch, "full") == pytest.approx(equation_3(model, 96, seq), rel=1e-12)
+    assert hardware_flop(model, batch, recomputing("none")) == model_flop(model, batch)
+    assert hardware_flop(model, batch, recomputing("selective")) == pytest.approx(equation_8(model, 96, seq), rel=1e-12)
+    assert hardware_flop(model, batch, recomputing("full")) == pytest.approx(equation_3(model, 96, seq), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,7 @@ def test_korthikanti_table_5_utilisations_follow_from_its_times(
     model, batch = load_model(name), Batch(global_batch, 1, 2048)
     capacity = gpus * A100 * seconds
     assert 100 * model_flop(model, batch) / capacity == pytest.approx(mfu, abs=0.3)
-    assert 100 * hardware_flop(model, batch, "selective") / capacity == pytest.approx(hfu, abs=0.3)
+    assert 100 * hardware_flop(model, batch, recomputing("selective")) / capacity == pytest.approx(hfu, abs=0.3)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_megascale_table_2_megatron_utilisations_follow_from_its_times(
 def test_narayanan_step_times_follow_from_the_printed_rates(
     name: str, gpus: int, global_batch: int, tflops: float, seconds: float
 ) -> None:
-    flop = hardware_flop(load_model(name), Batch(global_batch, 1, 2048), "full")
+    flop = hardware_flop(load_model(name), Batch(global_batch, 1, 2048), recomputing("full"))
     assert flop / (gpus * tflops * 1e12) == pytest.approx(seconds, rel=2e-3)
 
 
@@ -104,3 +110,19 @@ def test_llama_3_8b_forward_pass_by_hand() -> None:
     )
     head = 2 * 8192 * 4096 * 128256
     assert model_flop(model, Batch(1, 1, 8192)) == 3 * (32 * one_layer + head)
+
+
+@pytest.mark.parametrize(("name", "gigaflop"), [("deepseek-v2", 155), ("deepseek-v3", 250)])
+def test_training_a_token_takes_what_the_authors_of_deepseek_v3_print(name: str, gigaflop: int) -> None:
+    """arXiv 2505.09343, Table 2: sequences of 4,096 tokens, the masked half of the scores left out."""
+    model, batch = load_model(name), Batch(1, 1, 4096)
+    causal = model_flop(model, batch) - attention_flop(model, batch) / 2
+    assert causal / batch.tokens / 1e9 == pytest.approx(gigaflop, abs=1.0)
+
+
+def test_a_step_of_deepseek_v3_on_2048_h800_reaches_its_printed_rate() -> None:
+    """arXiv 2505.09343, Table 4: 432 TFLOP/s, 385 without the masked half; 15,360 sequences in 19.926 s."""
+    model, batch = load_model("deepseek-v3"), Batch(15360, 1, 4096)
+    whole, half = model_flop(model, batch), attention_flop(model, batch) / 2
+    assert whole / 19.926 / 2048 / 1e12 == pytest.approx(432, abs=2)
+    assert (whole - half) / 19.926 / 2048 / 1e12 == pytest.approx(385, abs=2)

@@ -7,9 +7,9 @@ import pytest
 
 from shardsim.errors import ProgramError
 from shardsim.program.coalesce import coalesce
-from shardsim.values.program import Block, Pass, PipelineSchedule, Program, Task
+from shardsim.values.program import Block, Pair, Pass, PipelineSchedule, Program, Task
 
-SCHEDULE = PipelineSchedule("1f1b", ((Pass("F", 0), Pass("B", 0)),), ((0, 0),), 1)
+SCHEDULE = PipelineSchedule("1f1b", ((Pass("F", 0), Pass("B", 0)),), (((0, 0),),), 1)
 
 
 def kernel(seconds, category="gemm", **more):
@@ -72,6 +72,36 @@ def test_waits_follow_the_tasks_that_they_name():
     queued = kernel(3.0, "dp", stream="dp", blocking=False)
     tasks = coalesced(kernel(1.0), kernel(1.0), queued, kernel(1.0), kernel(1.0), kernel(1.0, waits=(2,)))
     assert [task.waits for task in tasks] == [(), (), (), (1,)]
+
+
+def a_program_with_a_pair(*tasks):
+    """First passes, last passes and pairs, each made of the given tasks, of a stage that runs two micro-batches."""
+    order = (Pass("F", 0), Pair(Pass("F", 1), Pass("B", 0)), Pass("B", 1))
+    block = Block("made", tasks)
+    return Program(
+        schedule=PipelineSchedule("pair", (order,), (((0, 0),),), 2),
+        blocks={(0, kind, 0): Block("pass", (kernel(1.0),)) for kind in "FB"},
+        last_blocks={(0, "B", 0): block},
+        epilogues=(Block("epilogue", ()),),
+        messages={},
+        multiplicity=1,
+        rendezvous_members={},
+        first_blocks={(0, "F", 0): block},
+        pairs={(0, 0, 0): block},
+    )
+
+
+def test_first_passes_last_passes_and_pairs_are_merged_as_well():
+    merged = coalesce(a_program_with_a_pair(kernel(1.0), kernel(2.0)))
+    for block in (merged.first_blocks[0, "F", 0], merged.last_blocks[0, "B", 0], merged.pairs[0, 0, 0]):
+        assert [task.seconds for task in block.tasks] == [3.0]
+
+
+def test_a_stream_that_only_a_pair_queues_on_is_a_side_stream_everywhere():
+    program = a_program_with_a_pair(kernel(1.0), kernel(2.0, stream="ep"))
+    queued = kernel(9.0, "ep", stream="ep", blocking=False)
+    merged = coalesce(replace(program, pairs={(0, 0, 0): Block("pair", (queued,))}))
+    assert [task.seconds for task in merged.first_blocks[0, "F", 0].tasks] == [1.0, 2.0]
 
 
 def test_arrays_over_layouts_are_summed_element_by_element():

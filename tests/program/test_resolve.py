@@ -46,6 +46,97 @@ def test_chunks_mean_the_interleaved_schedule():
     assert resolved().layout.schedule == "1f1b"
 
 
+@pytest.mark.parametrize(
+    ("schedule", "chunks"),
+    [("gpipe", 1), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2), ("dualpipe", 2), ("dualpipev", 2)],
+)
+def test_a_schedule_brings_its_number_of_chunks(schedule, chunks):
+    layout = resolved(schedule=schedule, pp=8, gpus=64, global_batch=64).layout
+    assert (layout.schedule, layout.vpp) == (schedule, chunks)
+    assert resolved(schedule=schedule, pp=8, gpus=64, global_batch=64, vpp=chunks).layout.vpp == chunks
+
+
+def test_a_number_of_chunks_that_a_schedule_does_not_hold_is_refused():
+    for schedule, chunks in (("zb-v", 3), ("zb-v", 1), ("v-half", 1), ("v-min", 1), ("dualpipe", 1)):
+        (found,) = problems(schedule=schedule, vpp=chunks, pp=8, gpus=64, global_batch=64)
+        assert found == f"layout.vpp: {schedule} holds 2 chunks a stage, not {chunks} (2, or leave it out)"
+    (several,) = problems(schedule="1f1b", vpp=3)
+    assert several.endswith("1f1b holds one chunk a stage, not 3 (1, or schedule interleaved)")
+    (alone,) = problems(schedule="1f1b", vpp=2, pp=1, gpus=8)
+    assert alone.endswith("1f1b holds one chunk a stage, not 2 (1)")  # a pipeline of one stage does not interleave
+    assert "did you mean dualpipe" in problems(schedule="dualpip")[0]
+
+
+def test_layers_of_stages_follow_from_what_is_said():
+    assert resolved(first_layers=5, last_layers=7).layout.split == (5, *[6] * 14, 7)
+    layout = resolved(pp=14, gpus=112, embedding_as_layer=True, loss_as_layer=True).layout
+    assert layout.split == (6, *[7] * 12, 6)
+    layout = resolved(pp=8, gpus=64, pp_layout="Et*5|(t*6|)*14,t*7,L").layout
+    assert (layout.schedule, layout.vpp, layout.split) == ("interleaved", 2, (5, *[6] * 14, 7))
+    assert resolved(pp=8, gpus=64, virtual_stage_layers=4).layout.vpp == 3
+    both_ways = resolved(schedule="dualpipe", pp=8, gpus=64, first_layers=10, last_layers=14, global_batch=64)
+    assert both_ways.layout.split == (10, *[12] * 6, 14)
+
+
+def test_a_schedule_of_ones_own_is_read_and_held_against_the_layout(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("chunks: 2\nchains: v\nstages: [F0.0 F0.1 B0.1 B0.0, F0.0 F0.1 B0.1 B0.0]\n")
+    asked = {"schedule": str(path), "pp": 2, "gpus": 16, "global_batch": 1}
+    layout = resolved(**asked).layout
+    assert (layout.schedule, layout.vpp, layout.custom.microbatches) == ("custom", 2, 1)
+    text = "\n".join(problems(**asked | {"pp": 4, "gpus": 32, "global_batch": 2}))
+    assert "own.yaml is a schedule of 2 stages, pp is 4" in text
+    assert "the schedule runs 1 micro-batches, the batch makes 2 a replica" in text
+    assert "the first stage of this schedule holds the first and the last" in problems(**asked, first_layers=40)[0]
+    (missing,) = problems(**asked | {"schedule": str(tmp_path / "none.yaml")})
+    assert "no such file" in missing
+    for folder in (str(tmp_path), "."):
+        assert problems(**asked | {"schedule": folder})[0] == f"{folder}: is a directory (name a file)"
+
+
+def test_a_schedule_for_other_stages_says_nothing_of_layers(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("stages: [F0 B0, F0 B0, F0 B0, F0 B0, F0 B0]\n")  # 96 layers do not divide by 5
+    (found,) = problems(schedule=str(path), pp=2, gpus=16, global_batch=1)
+    assert found == "layout.pp: own.yaml is a schedule of 5 stages, pp is 2 (5)"
+
+
+def test_problems_of_stages_come_with_all_others():
+    found = "\n".join(problems(first_layers=5, last_layers=6, tp=5, zero=1, shard=3))
+    for where in ("layout.first_layers: ", "layout.tp: ", "gpus: "):
+        assert where in found
+    assert len(problems(pp=10, gpus=80, first_layers=5)) == 1  # 96 layers over 10 stages are nobody's wish
+
+
+def test_choices_of_sharding_and_recompute_reach_the_layout():
+    layout = resolved(
+        gpus=1024, global_batch=128, zero=3, shard=4, reshard=False, recompute="full", recompute_method="block",
+        recompute_layers=2, vpp=2, group=16,
+    ).layout  # fmt: skip
+    assert (layout.zero, layout.shard, layout.reshard, layout.group) == (3, 4, False, 16)
+    assert (layout.recompute_method, layout.recompute_layers) == ("block", 2)
+    assert resolved(recompute="selective", recompute_modules=["mlp"]).layout.recompute_modules == ("mlp",)
+    plain = resolved().layout
+    assert (plain.shard, plain.reshard, plain.group, plain.recompute_modules) == (0, True, 0, ("core_attn",))
+
+
+def test_how_something_is_recomputed_needs_that_it_is():
+    assert (
+        "recompute_method says how full recompute is done"
+        in problems(recompute="selective", recompute_method="block")[0]
+    )
+    assert "recompute_modules says what selective recompute repeats" in problems(recompute_modules=["mlp"])[0]
+    assert "recompute_layers says how full recompute is done" in problems(recompute="none", recompute_layers=2)[0]
+    assert any("reshard changes nothing under ZeRO 0" in warning for warning in resolved(reshard=True).warnings)
+
+
+def test_what_has_no_price_yet_can_be_resolved_for_its_memory():
+    asked = request_from_mapping(nested(GOOD | {"cp": 2, "gpus": 256}))
+    with pytest.raises(InputError, match="cp 2\\) is not priced by this version"):
+        resolve(asked)
+    assert resolve(asked, priced=False).layout.cp == 2
+
+
 def test_every_unknown_name_is_reported_together_with_near_ones():
     found = problems(model="gpt3-175", cluster="selen", framework="megatron-2020")
     assert len(found) == 3
@@ -100,6 +191,10 @@ def test_what_was_taken_by_default_or_changes_nothing_is_said():
     assert "recipe" in resolved(framework="megatron-2021", precision="bf16").warnings[0]
     said = "\n".join(resolved(framework="megatron-2021", set={"cluster.rail_optimized": False}).warnings)
     assert "cluster.rail_optimized changes no price" in said
+    for zero in (0, 1, 2):
+        said = "\n".join(resolved(framework="megatron-core", zero=zero, reshard=False).warnings)
+        assert f"reshard changes nothing under ZeRO {zero}" in said
+    assert not any("reshard" in said for said in resolved(framework="megatron-core", zero=3, reshard=False).warnings)
 
 
 def test_sequence_parallelism_without_tensor_parallelism_is_switched_off_with_a_warning():

@@ -16,6 +16,7 @@ from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, 
 from shardsim.values.training import Batch, Framework, Layout, Model
 from shardsim.workload.flops import attention_core_flop, executed_flop, layer_forward_flop
 from shardsim.workload.layer import layer_backward, layer_forward, recomputed_forward
+from shardsim.workload.recompute import DENSE_MODULES
 
 OLD, MID = load_framework("megatron-2019"), load_framework("megatron-2021")
 DDP, CORE = load_framework("megatron-2021-torch-ddp"), load_framework("megatron-core")
@@ -204,6 +205,50 @@ def test_selective_recompute_repeats_the_attention_core_alone() -> None:
     assert recomputed_forward(GPT, layout_of(8), Batch(8, 8, 1024), OLD) == ()
 
 
+def test_selective_recompute_repeats_the_modules_it_names() -> None:
+    layout = layout_of(8, sp=True, recompute="selective", recompute_modules=("mlp", "layernorm"))
+    mlp = ["mlp gather", "mlp up", "activation", "mlp down", "mlp scatter"]
+
+    def names(framework: Framework, *modules: str) -> list[str]:
+        asked = replace(layout, recompute_modules=modules)
+        return [o.name for o in recomputed_forward(GQA, asked, Batch(8, 8, 1024), framework)]
+
+    apart = replace(CORE, fused_norms=False)
+    assert names(apart, "mlp", "layernorm") == ["input norm", "mlp norm", *mlp]
+    assert names(apart, "mlp") == mlp
+    assert names(CORE, "mlp", "layernorm") == names(CORE, "mlp") == ["mlp norm", *mlp]
+    assert names(CORE, "layernorm") == []
+
+
+# ---- attention and MLP side by side -------------------------------------------------------------------------------
+
+PARALLEL = replace(CORE, parallel_block=True)
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_a_parallel_block_communicates_half_as_much(sp: bool) -> None:
+    """Forward one gathering and one scattering in the place of two each, arXiv 2402.15627 §3.1; so backward."""
+    batch, layout = Batch(8, 2, 4096), layout_of(8, sp=sp)
+    one, two = (collectives(all_operators(GQA, layout, batch, framework)) for framework in (PARALLEL, CORE))
+    assert sorted(c.kind for c in one + one) == sorted(c.kind for c in two)
+    assert 2 * sum(c.size for c in one) == sum(c.size for c in two)
+
+
+def test_a_parallel_block_multiplies_the_same_matrices_and_has_one_norm_less() -> None:
+    batch, layout = Batch(8, 2, 4096), layout_of(8, sp=True)
+    one, two = (all_operators(GQA, layout, batch, framework) for framework in (PARALLEL, CORE))
+    assert gemm_shapes(one) == gemm_shapes(two)
+    norms = [sum(isinstance(o, Elementwise) and o.kind == "rmsnorm" for o in operators) for operators in (one, two)]
+    assert norms == [3, 6]
+
+
+def test_the_mlp_of_a_parallel_block_stands_beside_its_communication() -> None:
+    names = [o.name for o in layer_forward(GQA, layout_of(8, sp=True), Batch(8, 2, 4096), PARALLEL)]
+    gathered, left = names.index("layer gather"), names.index("layer scatter")
+    assert names[gathered + 1] == "mlp up"
+    assert names[left - 1] == "mlp down"
+
+
 # ---- floating point operations ------------------------------------------------------------------------------------
 
 UNFUSED = [(GPT, OLD), (GPT, MID), (load_model("narayanan-1.7b"), MID), (GQA, UNFUSED_LLAMA), (LLAMA, UNFUSED_LLAMA)]
@@ -216,16 +261,27 @@ UNFUSED = [(GPT, OLD), (GPT, MID), (load_model("narayanan-1.7b"), MID), (GQA, UN
     micro=st.integers(1, 8),
     seq=st.sampled_from([256, 1024, 4096]),
     recompute=st.sampled_from(["none", "selective", "full"]),
+    modules=st.sets(st.sampled_from(DENSE_MODULES), min_size=1).map(tuple),
+    parallel=st.booleans(),
 )
 def test_flop_over_all_ranks_is_the_closed_form(
-    case: tuple[Model, Framework], tp: int, sp: bool, micro: int, seq: int, recompute: Any
+    case: tuple[Model, Framework],
+    tp: int,
+    sp: bool,
+    micro: int,
+    seq: int,
+    recompute: Any,
+    modules: tuple[str, ...],
+    parallel: bool,
 ) -> None:
     model, framework = case
-    operators = all_operators(model, layout_of(tp, sp=sp, recompute=recompute), Batch(micro, micro, seq), framework)
+    framework = replace(framework, parallel_block=parallel)
+    layout = layout_of(tp, sp=sp, recompute=recompute, recompute_modules=modules)
+    operators = all_operators(model, layout, Batch(micro, micro, seq), framework)
     counted = tp * sum(o.flop for o in operators if isinstance(o, Gemm))
     batch = Batch(micro, micro, seq)
     headless = replace(model, layers=1, vocab=0)
-    assert counted == pytest.approx(executed_flop(headless, batch, recompute), rel=1e-12)
+    assert counted == pytest.approx(executed_flop(headless, batch, layout), rel=1e-12)
 
 
 @given(tp=st.sampled_from([1, 2, 4, 8, 16, 32]), micro=st.integers(1, 4))

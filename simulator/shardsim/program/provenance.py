@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from shardsim.cost.attention import HEAD_DIMS, efficiency_at, library_of, padded
 from shardsim.cost.gemm import PEAK_OF
 from shardsim.cost.protocols import least_trusted
+from shardsim.program.machine import Machine
 from shardsim.schema.changes import SOURCE as SET_BY_USER
 from shardsim.units import format_bandwidth, format_flop_rate, format_time
 from shardsim.values.hardware import Cluster, FabricConstants, Link, LinkConstants, WayConstants
-from shardsim.values.num import Num, any_of
+from shardsim.values.num import any_of, first_of
+from shardsim.values.operators import Collective, CollectiveKind
 from shardsim.values.provenance import Provenance
 from shardsim.values.results import CostNote
 from shardsim.values.training import TrainingRun
@@ -173,37 +176,53 @@ def _kernels_of(run: TrainingRun) -> tuple[str, ...]:
 
 def _links(run: TrainingRun) -> Iterator[CostNote]:
     cluster, layout, links = run.cluster, run.layout, run.profile.fabric.links
-    if layout.gpus > 1:
-        for kind in _collectives(tokens_split=layout.sp, states_split=layout.zero > 0, replicas=layout.dp):
-            yield _link("NVLink", kind, cluster.nvlink, links["nvlink"])
-    if layout.gpus > cluster.gpus_per_domain:
-        for kind in _collectives(tokens_split=False, states_split=layout.zero > 0, replicas=layout.dp):
-            yield _link("between NVLink domains", kind, cluster.nic, links["nic"])
-        if run.layout.pp > 1:
-            yield _link("pipeline messages between NVLink domains", "send_recv", cluster.nic, links["nic"])
+    machine = Machine(run)
+    for kind, axis, title in _collectives(run):
+        transfer = machine.transfer(Collective(kind, kind, axis, _LARGE))
+        how = f"{kind.replace('_', '-')} by {transfer.algorithm}"
+        for name, link, has, where in (
+            ("nvlink", cluster.nvlink, cluster.nvlink.bandwidth, "NVLink"),
+            ("nic", cluster.nic, first_of(machine.shapes[axis].nic_share), "between NVLink domains"),
+        ):
+            if any_of(transfer.wire.get(name, 0.0) > 0):
+                rate = first_of(transfer.rate[name])
+                yield _link(f"{where}, {title}", how, link, (rate, has), transfer.provenance, links[name].measured_on)
+    if layout.gpus > cluster.gpus_per_domain and layout.pp > 1:
+        constants = links["nic"]
+        rate = constants.efficiency.get("send_recv", constants.efficiency["default"]) * cluster.nic.bandwidth
+        title, provenance = "between NVLink domains, pipeline messages", constants.provenance_of("send_recv")
+        yield _link(title, "send-recv", cluster.nic, (rate, cluster.nic.bandwidth), provenance, constants.measured_on)
 
 
-def _collectives(*, tokens_split: bool, states_split: bool, replicas: Num) -> tuple[str, ...]:
+_LARGE = 2.0**30
+"""Size of the messages whose rate is told [bytes]: large enough for latency not to matter."""
+
+
+def _collectives(run: TrainingRun) -> Iterator[tuple[CollectiveKind, Literal["tp", "dp"], str]]:
     """Collectives that matter: those of tensor parallelism, and of the gradients where there are replicas."""
-    split = ("all_gather", "reduce_scatter")
-    used = split if tokens_split else ("all_reduce",)
-    gradients = split if states_split else ("all_reduce",)
-    return tuple(dict.fromkeys(used + gradients)) if any_of(replicas > 1) else used
+    split: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter")
+    whole: tuple[CollectiveKind, ...] = ("all_reduce",)
+    layout = run.layout
+    if any_of(layout.tp > 1):
+        yield from ((kind, "tp", "tensor parallelism") for kind in (split if layout.sp else whole))
+    if any_of(layout.dp > 1):
+        yield from ((kind, "dp", "data parallelism") for kind in (split if layout.zero else whole))
 
 
 def _interference(run: TrainingRun) -> Iterator[CostNote]:
     fabric = run.profile.fabric
     reduces = run.framework.overlap_grad_reduce == "always" and any_of(run.layout.dp > 1)
-    overlaps = reduces or (run.layout.sp and any_of(run.layout.tp > 1))
+    overlaps = reduces or ((run.layout.sp or run.framework.overlap_dgrad) and any_of(run.layout.tp > 1))
     if overlaps and fabric.overlap_multiprocessors and fabric.overlap_provenance is not None:
         text = f"{fabric.overlap_multiprocessors:g} of {run.cluster.device.multiprocessors}"
         yield CostNote("multiprocessors of collectives behind compute", text, fabric.overlap_provenance)
 
 
-def _link(title: str, kind: str, link: Link, constants: LinkConstants) -> CostNote:
-    share = constants.efficiency.get(kind, constants.efficiency["default"])
-    text = f"{share:.1%} of {format_bandwidth(link.bandwidth)} ({link.name}, {kind.replace('_', '-')}, per direction)"
-    provenance = constants.provenance_of(kind)
-    product = constants.measured_on
-    here = bool(product) and link.name.startswith(product) and SET_BY_USER not in link.source
-    return CostNote(title, text, provenance if here else _elsewhere(provenance, product))
+def _link(
+    title: str, how: str, link: Link, rate: tuple[float, float], provenance: Provenance, measured_on: str
+) -> CostNote:
+    """Say what share of its bandwidth a transfer reaches, of ``rate``: what it reaches and what it has [bytes/s]."""
+    reached, has = rate
+    text = f"{reached / has:.1%} of {format_bandwidth(has)} ({link.name}, {how}, per direction)"
+    here = bool(measured_on) and link.name.startswith(measured_on) and SET_BY_USER not in link.source
+    return CostNote(title, text, provenance if here else _elsewhere(provenance, measured_on))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +12,40 @@ from shardsim.cost.attention import library_of
 from shardsim.errors import InputError, Problem
 from shardsim.program.misaligned import misaligned
 from shardsim.program.provenance import fabric_here
+from shardsim.schema.catalog import is_path
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
 from shardsim.schema.hardware import load_cluster, load_fabric_profile
 from shardsim.schema.hosts import load_host_profile
 from shardsim.schema.kernels import load_kernel_profile
 from shardsim.schema.model import load_model
-from shardsim.schema.run import RunRequest
+from shardsim.schema.rules import load_rules
+from shardsim.schema.run import LayoutRequest, RunRequest
+from shardsim.schema.schedules import load_schedule
 from shardsim.values.hardware import Cluster, Profile
-from shardsim.values.training import DEFAULT_ORDER, NARROW_TYPE, Batch, Framework, Layout, LowPrecision, TrainingRun
+from shardsim.values.program import PipelineSchedule
+from shardsim.values.training import (
+    DEFAULT_ORDER,
+    NARROW_TYPE,
+    Batch,
+    Framework,
+    Layout,
+    LowPrecision,
+    Model,
+    Recompute,
+    TrainingRun,
+)
 from shardsim.workload.allocations import stage_allocations
 from shardsim.workload.attention import softmax_warning
-from shardsim.workload.schedules import make_schedule, peak_in_flight
+from shardsim.workload.occupancy import peak_bytes
+from shardsim.workload.pipeline_split import SplitRequest, spread, stage_split
+from shardsim.workload.schedules import RULES, schedule_of
 from shardsim.workload.validity import check
 
 T = TypeVar("T")
 
 
-def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
+def resolve(request: RunRequest, data: Sequence[Path] = (), *, priced: bool = True) -> TrainingRun:
     """Look up what a request names, fill in what follows, and check it all together.
 
     Parameters
@@ -36,6 +53,9 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
     request : RunRequest
     data : sequence of Path
         A user's own data folders, searched first.
+    priced : bool
+        Whether the run is to be priced in time. Without, what is valid but has no price in this version passes, which
+        is enough to count memory.
 
     Returns
     -------
@@ -63,8 +83,9 @@ def resolve(request: RunRequest, data: Sequence[Path] = ()) -> TrainingRun:
     precision = _precision(request, cluster, framework, profile, problems)
     framework = replace(framework, low_precision=next((name for name in NARROW_TYPE if name == precision), None))
     gpus = _gpus(request, problems)
-    layout, batch = _layout(request, framework, gpus), _batch(request)
-    found, warnings = check(model, layout, batch, gpus, framework)
+    layout, batch = _layout(request, model, framework, gpus, problems), _batch(request)
+    rules = _try(problems, lambda: load_rules(framework.rules, data))
+    found, warnings = check(model, layout, batch, gpus, framework, rules=rules, precision=precision, priced=priced)
     problems += found
     if framework.attention != "unfused":
         _try(problems, lambda: library_of(framework.attention, kernels.attention))
@@ -146,6 +167,9 @@ def _assumptions(
             f"matrix products in {precision}; gradients, optimizer and memory stay those of the {framework.recipe} "
             f"recipe of {framework.name}"
         )
+    zero = framework.default_zero if request.layout.zero is None else request.layout.zero
+    if request.layout.reshard is not None and zero < 3:
+        yield f"reshard changes nothing under ZeRO {zero}: parameters are whole on every rank"
     for name in request.set:
         if name.startswith(_UNPRICED):
             yield f"{name} changes no price in this version"
@@ -160,21 +184,90 @@ _UNPRICED = (
 """Figures of a cluster that describe it (drawings, who talks to whom) and enter no price."""
 
 
-def _layout(request: RunRequest, framework: Framework, gpus: int) -> Layout:
+def _layout(request: RunRequest, model: Model, framework: Framework, gpus: int, problems: list[Problem]) -> Layout:
     asked = request.layout
-    schedule = asked.schedule or ("interleaved" if asked.vpp > 1 else "1f1b")
+    custom = _custom_schedule(asked, problems)
+    named = None if asked.schedule is None or _is_file(asked.schedule) else asked.schedule
+    request_of_stages = _split_request(asked, model, custom, named)
+    vpp, split, found = stage_split(request_of_stages)
+    problems += found
+    if found:  # any split that adds up, so that nobody asks for an even one besides
+        split = spread(model.layers, max(1, asked.pp * vpp // request_of_stages.copies))
+    recompute = asked.recompute or framework.default_recompute
+    problems += _recompute_problems(asked, recompute)
     return Layout(
         tp=asked.tp,
         pp=asked.pp,
         dp=gpus / (asked.tp * asked.pp * asked.cp),
         cp=asked.cp,
         ep=asked.ep,
-        vpp=asked.vpp,
+        vpp=vpp,
         sp=framework.sequence_parallel if asked.sp is None else asked.sp,
         zero=framework.default_zero if asked.zero is None else asked.zero,
-        schedule=schedule,
-        recompute=asked.recompute or framework.default_recompute,
+        schedule="custom" if custom is not None else named or ("interleaved" if vpp > 1 else "1f1b"),
+        recompute=recompute,
         order=asked.order or DEFAULT_ORDER,
+        group=asked.group or 0,
+        split=split,
+        custom=custom,
+        recompute_modules=asked.recompute_modules or ("core_attn",),
+        recompute_method=asked.recompute_method or "uniform",
+        recompute_layers=asked.recompute_layers or 0,
+        shard=asked.shard or 0,
+        reshard=framework.reshards_in_pipeline or asked.pp == 1 if asked.reshard is None else asked.reshard,
+        etp=asked.etp or (1 if model.moe is None else asked.tp),
+    )
+
+
+def _recompute_problems(asked: LayoutRequest, recompute: Recompute) -> Iterator[Problem]:
+    """How something is recomputed that is not recomputed."""
+    if asked.recompute_method is not None and recompute != "full":
+        what = f"recompute_method says how full recompute is done, and recompute is {recompute}"
+        yield Problem(what, "layout.recompute_method", "leave it out, or recompute full")
+    if asked.recompute_modules is not None and recompute != "selective":
+        what = f"recompute_modules says what selective recompute repeats, and recompute is {recompute}"
+        yield Problem(what, "layout.recompute_modules", "leave it out, or recompute selective")
+
+
+def _is_file(schedule: str) -> bool:
+    return is_path(schedule) or schedule in (os.curdir, os.pardir)
+
+
+def _custom_schedule(asked: LayoutRequest, problems: list[Problem]) -> PipelineSchedule | None:
+    """Read a user's own schedule, and hold it against the degrees that were asked for."""
+    if asked.schedule is None or not _is_file(asked.schedule):
+        return None
+    path = Path(asked.schedule)
+    custom = _try(problems, lambda: load_schedule(path))
+    if custom is not None and custom.stages != asked.pp:
+        what = f"{path.name} is a schedule of {custom.stages} stages, pp is {asked.pp}"
+        problems.append(Problem(what, "layout.pp", str(custom.stages)))
+    return custom
+
+
+def _split_request(
+    asked: LayoutRequest, model: Model, custom: PipelineSchedule | None, named: str | None
+) -> SplitRequest:
+    rule = None if named is None else RULES.get(named)
+    chunks = custom.chunks if custom is not None else 0 if rule is None else rule.chunks
+    copies = custom.copies if custom is not None else 1 if rule is None else rule.copies
+    folded = chunks == 2 * copies if custom is None else any(chain[0][0] == chain[-1][0] for chain in custom.chains)
+    return SplitRequest(
+        layers=model.layers,
+        pp=asked.pp,
+        vpp=asked.vpp,
+        # A schedule that holds one chunk a stage is told so by its own rule, which knows the right one.
+        schedule_chunks=chunks if chunks > 1 else 0,
+        schedule=named or "the schedule",
+        copies=copies,
+        folded=folded,
+        stage_layers=asked.stage_layers,
+        first_layers=asked.first_layers,
+        last_layers=asked.last_layers,
+        embedding_as_layer=asked.embedding_as_layer,
+        loss_as_layer=asked.loss_as_layer,
+        pp_layout=asked.pp_layout,
+        virtual_stage_layers=asked.virtual_stage_layers,
     )
 
 
@@ -194,12 +287,7 @@ def _settle_overlap(run: TrainingRun, *, asked: bool | None) -> Framework:
     if framework.overlap_grad_reduce != "when_it_fits":
         return framework
     overlapped = replace(framework, overlap_grad_reduce="always")
-    layout = run.layout
-    microbatches = round(float(run.batch.micro_batches(layout)))
-    schedule = make_schedule(layout.schedule, int(layout.pp), microbatches, int(layout.vpp))
-    capacity = run.cluster.device.memory_bytes
-    fits = all(
-        stage_allocations(run.model, layout, run.batch, overlapped, stage).total_at(held) <= capacity
-        for stage, held in enumerate(peak_in_flight(schedule))
-    )
+    schedule = schedule_of(run.layout, run.batch)
+    allocations = stage_allocations(run.model, run.layout, run.batch, overlapped, schedule)
+    fits = peak_bytes(allocations, schedule) <= run.cluster.device.memory_bytes
     return overlapped if fits else replace(framework, overlap_grad_reduce="never")

@@ -2,14 +2,15 @@
 
 The masked half of the attention scores is counted too, as Megatron and PaLM do; norms, softmax and the optimizer are
 not. The equations of the papers are written for GPT (heads x head_dim = h, f = 4 h, no grouped queries); the functions
-here hold for grouped-query attention, SwiGLU and any head width, and reduce to them.
+here hold for grouped-query and latent attention, SwiGLU, experts and any head width, and reduce to them.
 """
 
 from __future__ import annotations
 
 from shardsim.values.num import Num
-from shardsim.values.training import Batch, Model, Recompute
-from shardsim.workload.parameters import mlp_projections
+from shardsim.values.training import Batch, Layout, Model
+from shardsim.workload.parameters import expert_layers, mlp_projections, token_weights
+from shardsim.workload.recompute import recomputed_in_all
 
 
 def attention_core_flop(model: Model, sequences: Num, seq_len: int) -> Num:
@@ -32,11 +33,38 @@ def attention_core_flop(model: Model, sequences: Num, seq_len: int) -> Num:
     -----
     arXiv 2205.05198, appendix A.
     """
-    return 4 * sequences * seq_len * seq_len * model.heads * model.head_dim
+    both = 2 * model.head_dim if model.mla is None else model.mla.qk_dim + model.mla.v_dim
+    return 2 * sequences * seq_len * seq_len * model.heads * both
 
 
-def layer_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
+def layer_forward_flop(model: Model, sequences: Num, seq_len: int, *, moe: bool = False) -> Num:
     """Count the forward pass of one layer: 24 B s h² + 4 B s² h for GPT.
+
+    Parameters
+    ----------
+    model : Model
+    sequences : Num
+        B (-).
+    seq_len : int
+        s (-).
+    moe : bool
+        Whether it is a layer with experts.
+
+    Returns
+    -------
+    Num
+        (-).
+
+    Notes
+    -----
+    arXiv 2205.05198, appendix A: QKV 6, projection 2, MLP 16 B s h², scores and PV 4 B s² h.
+    """
+    products = 2 * sequences * seq_len * token_weights(model, moe=moe)
+    return products + attention_core_flop(model, sequences, seq_len)
+
+
+def layers_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
+    """Count the forward pass of all layers.
 
     Parameters
     ----------
@@ -50,14 +78,10 @@ def layer_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
     -------
     Num
         (-).
-
-    Notes
-    -----
-    arXiv 2205.05198, appendix A: QKV 6, projection 2, MLP 16 B s h², scores and PV 4 B s² h.
     """
-    heads = 2 * model.heads + 2 * model.kv_heads  # Q, K, V and the output projection
-    width = heads * model.head_dim + (mlp_projections(model) + 1) * model.ffn
-    return 2 * sequences * seq_len * model.hidden * width + attention_core_flop(model, sequences, seq_len)
+    mixed = expert_layers(model)
+    plain = (model.layers - mixed) * layer_forward_flop(model, sequences, seq_len)
+    return plain + mixed * layer_forward_flop(model, sequences, seq_len, moe=True)
 
 
 def head_forward_flop(model: Model, sequences: Num, seq_len: int, vocab: Num | None = None) -> Num:
@@ -98,8 +122,8 @@ def model_flop(model: Model, batch: Batch) -> Num:
     -----
     Eq. 7 of arXiv 2205.05198, 72 B L s h² (1 + s/(6 h) + V/(12 h L)), for GPT.
     """
-    layer = layer_forward_flop(model, batch.global_batch, batch.seq_len)
-    return 3.0 * (model.layers * layer + head_forward_flop(model, batch.global_batch, batch.seq_len))
+    shape = (model, batch.global_batch, batch.seq_len)
+    return 3.0 * (layers_forward_flop(*shape) + head_forward_flop(*shape))
 
 
 def attention_flop(model: Model, batch: Batch) -> Num:
@@ -118,14 +142,15 @@ def attention_flop(model: Model, batch: Batch) -> Num:
     return 3.0 * model.layers * attention_core_flop(model, batch.global_batch, batch.seq_len)
 
 
-def hardware_flop(model: Model, batch: Batch, recompute: Recompute) -> Num:
+def hardware_flop(model: Model, batch: Batch, layout: Layout) -> Num:
     """Count one iteration with recomputation, by the published equations on which HFU is quoted.
 
     Parameters
     ----------
     model : Model
     batch : Batch
-    recompute : {"none", "selective", "full"}
+    layout : Layout
+        What it recomputes.
 
     Returns
     -------
@@ -134,17 +159,15 @@ def hardware_flop(model: Model, batch: Batch, recompute: Recompute) -> Num:
 
     Notes
     -----
-    Full: eq. 3 of arXiv 2104.04473, 96 B l s h² (1 + s/(6 h) + V/(16 l h)). Selective: eq. 8 of arXiv 2205.05198,
-    72 B L s h² (1 + s/(3 h) + V/(12 h L)). Eq. 8 counts the attention core three times over (12 B s² h a layer),
-    although one forward pass of it (4 B s² h) is repeated; `executed_flop` counts what runs.
+    Full: eq. 3 of arXiv 2104.04473, 96 B l s h² (1 + s/(6 h) + V/(16 l h)), where every layer is recomputed. Selective:
+    eq. 8 of arXiv 2205.05198, 72 B L s h² (1 + s/(3 h) + V/(12 h L)), for the attention core. Eq. 8 counts the core
+    three times over (12 B s² h a layer), although one forward pass of it (4 B s² h) is repeated; `executed_flop` counts
+    what runs.
     """
-    core = attention_core_flop(model, batch.global_batch, batch.seq_len)
-    layer = layer_forward_flop(model, batch.global_batch, batch.seq_len)
-    extra = {"none": 0.0, "selective": 3.0 * core, "full": 1.0 * layer}[recompute]
-    return model_flop(model, batch) + model.layers * extra
+    return model_flop(model, batch) + _repeated_flop(model, batch, layout, cores=3.0)
 
 
-def executed_flop(model: Model, batch: Batch, recompute: Recompute) -> Num:
+def executed_flop(model: Model, batch: Batch, layout: Layout) -> Num:
     """Count the matrix products that run in one iteration: each recomputed forward pass once.
 
     Fused attention, which recomputes scores inside its backward kernel and may skip the masked half, is counted by its
@@ -154,14 +177,47 @@ def executed_flop(model: Model, batch: Batch, recompute: Recompute) -> Num:
     ----------
     model : Model
     batch : Batch
-    recompute : {"none", "selective", "full"}
+    layout : Layout
+        What it recomputes.
 
     Returns
     -------
     Num
         (-).
     """
-    core = attention_core_flop(model, batch.global_batch, batch.seq_len)
-    layer = layer_forward_flop(model, batch.global_batch, batch.seq_len)
-    extra = {"none": 0.0, "selective": 1.0 * core, "full": 1.0 * layer}[recompute]
-    return model_flop(model, batch) + model.layers * extra
+    return model_flop(model, batch) + _repeated_flop(model, batch, layout, cores=1.0)
+
+
+def mlp_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
+    """Count the forward pass of the MLP of one layer: 16 B s h² for GPT.
+
+    Parameters
+    ----------
+    model : Model
+    sequences : Num
+        B (-).
+    seq_len : int
+        s (-).
+
+    Returns
+    -------
+    Num
+        (-).
+    """
+    return 2 * sequences * seq_len * model.hidden * (mlp_projections(model) + 1) * model.ffn
+
+
+def _repeated_flop(model: Model, batch: Batch, layout: Layout, cores: float) -> Num:
+    shape = (model, batch.global_batch, batch.seq_len)
+    if layout.recompute == "full":
+        return recomputed_in_all(model, layout) / model.layers * layers_forward_flop(*shape)
+    if layout.recompute == "none":
+        return 0.0
+    mixed, mlp = expert_layers(model), mlp_forward_flop(*shape)
+    experts = layer_forward_flop(*shape, moe=True) - layer_forward_flop(*shape) + mlp
+    repeated = {
+        "core_attn": model.layers * cores * attention_core_flop(*shape),
+        "mlp": (model.layers - mixed) * mlp,
+        "moe": mixed * experts,
+    }
+    return sum((repeated.get(module, 0.0) for module in layout.recompute_modules), start=0.0)

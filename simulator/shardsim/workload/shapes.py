@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardsim.values.num import Num
+from shardsim.values.num import Num, where
 from shardsim.values.training import Batch, Framework, Layout, LowPrecision, Model
 from shardsim.workload.parameters import kv_heads_per_rank, mlp_projections
 
@@ -22,7 +22,7 @@ class Shapes:
     seq : int
         s (-).
     tokens : Num
-        T = b s (-).
+        T = b s (-), of which context parallelism leaves a rank its share.
     local_tokens : Num
         Tokens of the regions outside tensor parallelism (-): T/t under sequence parallelism, else T.
     hidden : int
@@ -59,7 +59,7 @@ class Shapes:
     @property
     def scores(self) -> Num:
         """Elements of the score matrices: b (a/t) s² (-)."""
-        return self.batch * self.heads * self.seq * self.seq
+        return self.tokens * self.heads * self.seq
 
     @property
     def hidden_bytes(self) -> Num:
@@ -102,6 +102,7 @@ def shapes(model: Model, layout: Layout, batch: Batch, framework: Framework) -> 
     Shapes
     """
     tokens = batch.micro_batch * batch.seq_len
+    tokens = where(layout.cp > 1, tokens / layout.cp, tokens)
     heads = model.heads / layout.tp
     kv_heads = kv_heads_per_rank(model, layout.tp)
     ffn = model.ffn / layout.tp
