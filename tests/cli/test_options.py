@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
-from shardsim.cli.options import KEYS, NOT_YET, run_keys, run_options
+from shardsim.cli.options import run_keys, run_options
 from shardsim.errors import InputError
+from shardsim.schema.flags import FLAGS
 from shardsim.schema.run import RunRequest, request_from_mapping
 
 
@@ -16,7 +18,7 @@ def _problems(flags: dict[str, object], settings: list[str]) -> list[str]:
 
 
 def test_flags_that_were_not_given_leave_no_key() -> None:
-    assert run_keys(dict.fromkeys(KEYS)) == {}
+    assert run_keys(dict.fromkeys(FLAGS)) == {}
 
 
 def test_every_flag_has_a_key_that_the_schema_knows() -> None:
@@ -30,10 +32,26 @@ def test_every_flag_has_a_key_that_the_schema_knows() -> None:
         "vpp": 5,
         "cp": 6,
         "ep": 7,
+        "dp": 11,
+        "etp": 12,
         "sp": True,
         "zero": 1,
+        "shard": 13,
+        "reshard": False,
+        "overlap_grad_reduce": True,
         "schedule": "interleaved",
+        "group": 14,
+        "stage_layers": [15, 16],
+        "first_layers": 17,
+        "last_layers": 18,
+        "embedding_as_layer": True,
+        "loss_as_layer": True,
+        "pp_layout": "Et|tL",
+        "virtual_stage_layers": 19,
         "recompute": "full",
+        "recompute_modules": ["core_attn", "mlp"],
+        "recompute_method": "block",
+        "recompute_layers": 20,
         "order": ["tp", "cp", "pp", "dp"],
         "micro_batch": 8,
         "global_batch": 9,
@@ -41,26 +59,54 @@ def test_every_flag_has_a_key_that_the_schema_knows() -> None:
         "precision": "bf16",
         "framework": "f",
     }
-    assert values.keys() == KEYS.keys()
+    assert values.keys() == FLAGS.keys()
     request = request_from_mapping(run_keys(values), "command line").model_dump(by_alias=True)
-    for flag, path in KEYS.items():
+    for flag, path in FLAGS.items():
         found: object = request
         for part in path:
             found = found[part]  # type: ignore[index]
         assert (list(found) if isinstance(found, tuple) else found) == values[flag]
 
 
-def test_every_run_option_is_a_key_or_refused() -> None:
-    import click
-
-    command = click.Command("x", params=[])
-
+def test_every_run_option_is_a_key() -> None:
     @run_options
     def probe() -> None: ...
 
     named = {option.name for option in probe.__click_params__}  # type: ignore[attr-defined]
-    assert named == set(KEYS) | set(NOT_YET) | {"settings"}
-    assert command.name == "x"
+    assert named == set(FLAGS) | {"settings"}
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["--stage-layers", "7,8,8,7"], "stage_layers", [7, 8, 8, 7]),
+        (["--recompute-modules", "core_attn, mlp"], "recompute_modules", ["core_attn", "mlp"]),
+        (["--no-reshard"], "reshard", False),
+        (["--embedding-as-layer"], "embedding_as_layer", True),
+        (["--pp-layout", "Et*3|(tt|)*14,L"], "pp_layout", "Et*3|(tt|)*14,L"),
+        (["--order", "tp-dp-pp-cp"], "order", ["tp", "dp", "pp", "cp"]),
+    ],
+)
+def test_flags_read_what_people_write(words: list[str], key: str, value: object) -> None:
+    found: dict[str, object] = {}
+
+    @click.command()
+    @run_options
+    def probe(**flags: object) -> None:
+        found.update(flags)
+
+    probe(words, standalone_mode=False)
+    assert found[key] == value
+
+
+@pytest.mark.parametrize("text", ["7,,8", "seven", "7;8"])
+def test_a_list_that_is_none_is_refused(text: str) -> None:
+    @click.command()
+    @run_options
+    def probe(**flags: object) -> None: ...
+
+    with pytest.raises(click.BadParameter, match="is not a list of whole numbers"):
+        probe(["--stage-layers", text], standalone_mode=False)
 
 
 def test_false_is_a_value_and_not_an_absence() -> None:
@@ -104,17 +150,9 @@ def test_a_setting_that_collides_with_a_section_is_refused(setting: str) -> None
     assert "is given twice" in _problems({"tp": 8, "seq": 4}, [setting])[0]
 
 
-@pytest.mark.parametrize("flag", NOT_YET)
-def test_what_this_version_cannot_do_is_refused_and_not_ignored(flag: str) -> None:
-    problems = _problems({flag: 3}, [])
-    assert len(problems) == 1
-    assert problems[0].startswith(f"--{flag.replace('_', '-')}: ")
-    assert "not modelled in this version" in problems[0]
-
-
 def test_all_problems_are_listed_together() -> None:
-    assert len(_problems({"etp": 2, "first_layers": 1}, ["x", "nonsense=1"])) == 4
+    assert len(_problems({"tp": 2}, ["x", "nonsense=1", "layout.tp=3"])) == 3
 
 
 def test_the_schema_has_no_key_that_no_flag_or_setting_reaches() -> None:
-    assert {path[0] for path in KEYS.values()} | {"set"} == set(RunRequest.model_fields)
+    assert {path[0] for path in FLAGS.values()} | {"set"} == set(RunRequest.model_fields)

@@ -57,3 +57,11 @@ def test_every_kind_has_a_folder_of_its_own():
 
 def test_nothing_known_suggests_nothing():
     assert near("x", []) == ""
+
+
+def test_a_users_own_entry_comes_before_the_bundled_one_from_the_moment_it_is_there(tmp_path):
+    folder = tmp_path / "topologies" / "clusters"
+    folder.mkdir(parents=True)
+    bundled = find("cluster", "dgx-a100", (tmp_path,))
+    (folder / "dgx-a100.yml").write_text("title: ours")
+    assert find("cluster", "dgx-a100", (tmp_path,)) == folder / "dgx-a100.yml" != bundled

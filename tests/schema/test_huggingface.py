@@ -12,7 +12,7 @@ import pytest
 
 from shardsim.errors import InputError
 from shardsim.schema.model import load_model
-from shardsim.workload.parameters import model_parameters
+from shardsim.workload.parameters import active_parameters, model_parameters
 
 Write = Callable[..., str]
 
@@ -72,6 +72,73 @@ MISTRAL_7B: dict[str, Any] = {
     "tie_word_embeddings": False,
     "vocab_size": 32000,
 }
+MIXTRAL: dict[str, Any] = MISTRAL_7B | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "sliding_window": None,
+}
+QWEN2_57B: dict[str, Any] = {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "mlp_only_layers": [],
+    "model_type": "qwen2_moe",
+    "moe_intermediate_size": 2560,
+    "num_attention_heads": 28,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "shared_expert_intermediate_size": 20480,
+    "tie_word_embeddings": False,
+    "vocab_size": 151936,
+}
+DEEPSEEK_V3: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": False,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "tie_word_embeddings": False,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+DEEPSEEK_V2_LITE: dict[str, Any] = DEEPSEEK_V3 | {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "first_k_dense_replace": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "model_type": "deepseek_v2",
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 16,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": None,
+    "vocab_size": 102400,
+}
 
 
 @pytest.fixture
@@ -95,11 +162,48 @@ def test_imported_models_have_as_many_parameters_as_their_published_weights(
     assert model_parameters(load_model(write(config))) == parameters
 
 
-def test_an_import_equals_the_catalog_entry_and_is_named_after_its_folder(write: Write) -> None:
-    model = load_model(write(LLAMA_3_8B, "Meta-Llama-3-8B"))
-    assert model.name == "Meta-Llama-3-8B"
-    catalog = load_model("llama-3-8b")
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [
+        (MIXTRAL, 46.7, 12.9),  # arXiv 2401.04088: 47B and 13B
+        (QWEN2_57B, 57.4, 14.2),  # arXiv 2407.10671, Table 1: 57B and 14B
+        (DEEPSEEK_V3, 671.0, 37.6),  # arXiv 2412.19437: 671B and 37B
+        (DEEPSEEK_V2_LITE, 15.7, 2.7),  # arXiv 2405.04434, appendix B: 15.7B and 2.4B without the embedding
+    ],
+)
+def test_imported_mixtures_have_the_published_sizes(
+    write: Write, config: dict[str, Any], total: float, active: float
+) -> None:
+    model = load_model(write(config))
+    assert round(model_parameters(model) / 1e9, 1) == total
+    assert round(active_parameters(model) / 1e9, 1) == active
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [(LLAMA_3_8B, "llama-3-8b"), (MIXTRAL, "mixtral-8x7b"), (DEEPSEEK_V3, "deepseek-v3")],
+)
+def test_a_configuration_and_the_catalog_give_the_same_shape(write: Write, config: dict[str, Any], name: str) -> None:
+    model, catalog = load_model(write(config)), load_model(name)
     assert replace(model, name=catalog.name, source=catalog.source) == catalog
+
+
+def test_modules_that_predict_further_tokens_are_said_to_be_left_out(write: Write) -> None:
+    assert "1 more modules that predict further tokens are left out" in load_model(write(DEEPSEEK_V3)).source
+    assert "left out" not in load_model(write(DEEPSEEK_V2_LITE)).source
+
+
+def test_experts_of_qwen_may_leave_out_the_first_layers_or_every_other(write: Write) -> None:
+    moe = load_model(write(QWEN2_57B | {"decoder_sparse_step": 2})).moe
+    assert moe is not None
+    assert (moe.every, moe.first_dense, moe.shared_gate) == (2, 0, True)
+    moe = load_model(write(QWEN2_57B | {"mlp_only_layers": [1, 0]})).moe
+    assert moe is not None
+    assert moe.first_dense == 2
+
+
+def test_an_import_is_named_after_its_folder(write: Write) -> None:
+    assert load_model(write(LLAMA_3_8B, "Meta-Llama-3-8B")).name == "Meta-Llama-3-8B"
 
 
 def test_only_the_class_may_be_named(write: Write) -> None:
@@ -124,8 +228,16 @@ def test_every_missing_key_is_named_at_once(write: Write) -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (LLAMA_3_8B | {"model_type": "mixtral", "num_local_experts": 8}, "num_local_experts: 8"),
-        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "n_routed_experts: 256"),
+        (LLAMA_3_8B | {"num_local_experts": 8}, "num_local_experts: 8"),
+        ({"architectures": ["LlamaForCausalLM"], "num_experts": 8}, "num_experts: 8"),
+        ({"model_type": "deepseek_v4", "n_routed_experts": 256}, "n_routed_experts: 256"),
+        (MIXTRAL | {"num_experts_per_tok": 9}, "each token goes to 9 of 8 experts"),
+        (MIXTRAL | {"num_key_value_heads": 5}, "32 attention heads do not divide by 5 key-value heads"),
+        (QWEN2_57B | {"mlp_only_layers": [3]}, "layers 3 without experts"),
+        (QWEN2_57B | {"num_experts": 0}, "num_experts"),
+        (DEEPSEEK_V3 | {"moe_layer_freq": 2}, "moe_layer_freq: experts in one of 2 layers"),
+        (DEEPSEEK_V3 | {"attention_bias": True, "mlp_bias": True}, "biases in latent attention"),
+        (DEEPSEEK_V3 | {"kv_lora_rank": None}, "kv_lora_rank"),
         ({"model_type": "gemma2"}, "the architecture 'gemma2' cannot be expressed"),
         ({"model_type": "qwen22"}, "did you mean qwen2"),
         ({"model_type": 3}, "the architecture 3 cannot be expressed"),

@@ -237,6 +237,15 @@ def test_a_good_file_becomes_the_model():
         run.name = "other"
 
 
+def test_the_same_content_is_checked_once_and_a_mistake_is_named_where_it_stands():
+    first, second = (check(parse_yaml("name: same\n", file), Run) for file in ("a.yaml", "b.yaml"))
+    assert first is second
+    assert check(parse_yaml("name: same\ntp: 2\n", "a.yaml"), Run).tp == 2
+    for file in ("a.yaml", "b.yaml"):
+        with pytest.raises(InputError, match=f"{file}:1: name"):
+            check(parse_yaml("name: 3\n", file), Run)
+
+
 def test_all_problems_are_listed_at_once_each_with_its_line():
     text = "link: 900\nmemory: 80 GBit\nsp: no\nstages:\n- layers: 0\n- layer: 2\n- {layers: '3', schedule: 1f1bb}\n"
     assert problems(text) == [

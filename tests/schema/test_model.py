@@ -11,6 +11,7 @@ from shardsim.errors import InputError
 from shardsim.schema.catalog import find, names
 from shardsim.schema.loader import load_yaml
 from shardsim.schema.model import load_model
+from shardsim.values.training import Mla, Moe
 
 SHAPE: dict[str, Any] = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 100, "max_positions": 32}
 
@@ -24,7 +25,7 @@ def test_every_catalog_model_loads_and_cites_a_source(name: str) -> None:
 
 
 def test_the_catalog_has_the_models_of_the_papers() -> None:
-    assert len(names("model")) >= 29
+    assert len(names("model")) >= 32
     assert load_model("megatron-8.3b").heads == 32
     assert [load_model(f"megatron-8.3b-{a}heads").head_dim for a in (16, 24)] == [192, 128]
     assert {load_model(f"megatron-{size}").head_dim for size in ("1.2b", "2.5b", "4.2b", "8.3b")} == {96}
@@ -65,6 +66,60 @@ def test_an_unknown_name_suggests_near_ones() -> None:
 def test_a_wrong_shape_says_what_is_wrong(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(InputError) as caught:
         load_model(SHAPE | changes)
+    assert expected in str(caught.value)
+
+
+EXPERTS: dict[str, Any] = {"experts": 8, "top_k": 2, "ffn": 96}
+LATENT: dict[str, Any] = {"kv_lora": 16, "qk_nope_dim": 8, "qk_rope_dim": 4, "v_dim": 8}
+LLAMA: dict[str, Any] = {
+    "layers": 4,
+    "hidden": 64,
+    "heads": 4,
+    "ffn": 128,
+    "vocab": 100,
+    "activation": "swiglu",
+    "norm": "rmsnorm",
+    "position": "rope",
+    "bias": False,
+}
+
+
+def test_experts_may_stand_in_every_layer_and_then_the_mlp_is_one_of_them() -> None:
+    shape = {key: value for key, value in LLAMA.items() if key != "ffn"}
+    model = load_model(shape | {"moe": EXPERTS})
+    assert model.moe == Moe(8, 2, 96)
+    assert (model.ffn, model.mla) == (96, None)
+
+
+def test_latent_attention_has_as_many_heads_for_keys_and_values_and_widths_of_its_own() -> None:
+    model = load_model(LLAMA | {"mla": LATENT | {"q_lora": 24}, "heads": 5})
+    assert model.mla == Mla(24, 16, 8, 4, 8)
+    assert (model.kv_heads, model.head_dim) == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"moe": EXPERTS | {"top_k": 9}}, "model: moe.top_k: each token goes to 9 of 8 experts"),
+        ({"moe": EXPERTS | {"first_dense": 4}}, "none of the 4 layers has experts"),
+        ({"moe": EXPERTS | {"every": 5}}, "none of the 4 layers has experts"),
+        ({"moe": EXPERTS | {"first_dense": 1}, "ffn": None}, "the key 'ffn' is missing, the width of the layers"),
+        ({"moe": EXPERTS | {"shared_gate": True}}, "a gate for shared experts without any"),
+        ({"moe": EXPERTS | {"first_dense": -1}}, "moe.first_dense"),
+        ({"moe": {"experts": 8}}, "model: moe: the key 'top_k' is missing"),
+        ({"moe": EXPERTS | {"capacity": 1}}, "moe.capacity"),
+        ({"moe": EXPERTS, "bias": True}, "biases cannot be expressed together with experts"),
+        ({"mla": LATENT, "bias": True}, "or latent attention"),
+        ({"mla": LATENT, "kv_heads": 2}, "2 key-value heads with latent attention"),
+        ({"mla": LATENT, "head_dim": 16}, "leave head_dim out"),
+        ({"mla": LATENT, "qkv_bias": True}, "no QKV bias"),
+        ({"mla": LATENT, "position": "learned", "max_positions": 8}, "without rotary positions"),
+        ({"mla": {"kv_lora": 16}}, "model: mla: the key 'v_dim' is missing"),
+    ],
+)
+def test_wrong_experts_and_latent_attention_say_what_is_wrong(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_model({key: value for key, value in (LLAMA | changes).items() if value is not None})
     assert expected in str(caught.value)
 
 

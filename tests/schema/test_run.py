@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from shardsim.errors import InputError
-from shardsim.schema.run import load_run, merged, nested, request_from_mapping
+from shardsim.schema.flags import FLAGS
+from shardsim.schema.run import (
+    MEGATRON_NAMES,
+    BatchRequest,
+    LayoutRequest,
+    RunRequest,
+    load_run,
+    merged,
+    nested,
+    request_from_mapping,
+)
 
 TEXT = """
 model: gpt3-175b
@@ -80,3 +90,59 @@ def test_missing_keys_are_reported_together():
         request_from_mapping({}, "command line")
     text = str(caught.value)
     assert all(key in text for key in ("model", "cluster", "batch"))
+
+
+def test_every_key_has_a_flag_and_every_flag_a_key():
+    sections = {"layout": LayoutRequest, "batch": BatchRequest}
+    keys = {(name,) for name in RunRequest.model_fields if name not in (*sections, "set")}
+    for section, model in sections.items():
+        keys |= {(section, field.alias or name) for name, field in model.model_fields.items()}
+    assert set(FLAGS.values()) == keys
+
+
+def test_every_name_of_megatron_leads_to_a_key():
+    assert set(MEGATRON_NAMES.values()) <= set(FLAGS.values())
+
+
+def test_uneven_stages_may_be_said_with_megatrons_names(run_file):
+    text = TEXT.replace(
+        "layout: {tp: 8, pp: 16}",
+        "layout: {tp: 8, pp: 16, decoder_first_pipeline_num_layers: 5, decoder_last_pipeline_num_layers: 7}",
+    )
+    layout = load_run(run_file(text)).layout
+    assert (layout.first_layers, layout.last_layers) == (5, 7)
+    text = TEXT + "account-for-embedding-in-pipeline-split: true\npipeline_model_parallel_layout: E|t*96|L\n"
+    layout = load_run(run_file(text)).layout
+    assert (layout.embedding_as_layer, layout.pp_layout) == (True, "E|t*96|L")
+
+
+def test_names_that_megatron_shares_with_us_stand_in_the_section_or_at_the_top(run_file):
+    inside = TEXT.replace("pp: 16}", "pp: 16, recompute_method: block, recompute_num_layers: 3}")
+    outside = TEXT + "recompute_method: block\nrecompute_num_layers: 3\n"
+    found = load_run(run_file(inside))
+    assert (found.layout.recompute_method, found.layout.recompute_layers) == ("block", 3)
+    assert load_run(run_file(outside)) == found
+
+
+def test_a_schedule_of_ones_own_is_a_path_from_the_files_folder(run_file, tmp_path):
+    request = load_run(run_file(TEXT.replace("pp: 16", "pp: 16, schedule: mine/own.yaml")))
+    assert request.layout.schedule == str(tmp_path.resolve() / "mine" / "own.yaml")
+    with pytest.raises(InputError, match=r"layout\.schedule: '\.\./own\.yaml' leaves the folder"):
+        load_run(run_file(TEXT.replace("pp: 16", "pp: 16, schedule: ../own.yaml")))
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("recompute_modules: [core_attention]", "core_attn"),
+        ("recompute_method: blok", "block"),
+        ("stage_layers: [3, -1]", "stage_layers"),
+        ("stage_layers: []", "stage_layers"),
+        ("zero: 4", "0, 1, 2, 3"),
+        ("shard: 0", "shard"),
+        ("group: 1.5", "group"),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_refused(run_file, layout, said):
+    with pytest.raises(InputError, match=said):
+        load_run(run_file(TEXT.replace("pp: 16}", f"pp: 16, {layout}}}")))

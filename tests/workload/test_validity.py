@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from shardsim.schema.framework import load_framework
 from shardsim.schema.model import load_model
-from shardsim.values.training import Batch, Layout
-from shardsim.workload.schedules import make_schedule
+from shardsim.schema.rules import load_rules
+from shardsim.values.training import Batch, Layout, Moe
+from shardsim.workload.schedules import RULES, make_schedule
 from shardsim.workload.stages import chunk_contents
-from shardsim.workload.validity import check
+from shardsim.workload.validity import check, verdicts
+from shardsim.workload.validity.facts import completed, facts_of
+from shardsim.workload.validity.verdicts import legal_values
 
 MID, CORE = load_framework("megatron-2021"), load_framework("megatron-core")
 GPT3, LLAMA = load_model("gpt3-175b"), load_model("llama-3-70b")
@@ -35,19 +38,44 @@ def test_the_layout_of_narayanan_for_gpt3_is_valid() -> None:
     [
         ({"tp": 5, "dp": 25}, BATCH, 1000, "layout.tp: 96 attention heads do not divide by tp 5"),
         ({"pp": 5, "vpp": 1, "schedule": "1f1b", "dp": 25}, BATCH, 1000, "96 layers do not divide by pp 5"),
-        ({"vpp": 5}, BATCH, 1024, "96 layers do not divide by pp 8 x vpp 5 = 40 virtual stages"),
+        (
+            {"vpp": 5},
+            BATCH,
+            1024,
+            "layout.vpp: 12 layers of a stage do not divide into vpp 5 chunks (one of 1, 2, 3, 4",
+        ),
+        ({"split": (12,) * 24}, BATCH, 1024, "layout.stage_layers: layers of 24 virtual stages, 288 in all (96 layers"),
         ({}, BATCH, 1000, "gpus: 1000 GPUs do not divide into replicas of tp 8 x pp 8 x cp 1 = 64"),
         ({"dp": 8}, BATCH, 1024, "layout.dp: dp 8 x 64 ranks a replica is not 1024 GPUs (16)"),
         ({}, replace(BATCH, global_batch=1500), 1024, "batch.global: a global batch of 1500 does not divide"),
-        ({}, replace(BATCH, global_batch=1552), 1024, "97 micro-batches a replica do not divide by pp 8"),
-        ({"pp": 1, "dp": 128}, BATCH, 1024, "an interleaved schedule on one pipeline stage"),
-        ({"vpp": 1}, BATCH, 1024, "an interleaved schedule with one chunk a stage"),
-        ({"schedule": "1f1b"}, BATCH, 1024, "1f1b holds one chunk a stage, vpp 3 is asked for"),
+        (
+            {},
+            replace(BATCH, global_batch=1552),
+            1024,
+            "batch.global: 97 micro-batches do not divide by 8 pipeline stages",
+        ),
+        ({"pp": 1, "dp": 128}, BATCH, 1024, "layout.pp: interleaved on 1 pipeline stage"),
+        ({"vpp": 1}, BATCH, 1024, "layout.vpp: interleaved needs several chunks a stage"),
+        ({"schedule": "1f1b"}, BATCH, 1024, "layout.vpp: 1f1b holds one chunk a stage, not 3"),
+        ({"group": 4}, BATCH, 1024, "layout.group: groups of 4 micro-batches on 8 pipeline stages"),
         ({"sp": True}, replace(BATCH, seq_len=2044), 1024, "sequences of 2044 tokens do not divide by tp 8"),
-        ({}, replace(BATCH, seq_len=4096), 1024, "longer than gpt3-175b's 2048 positions (2048 or less)"),
+        (
+            {},
+            replace(BATCH, seq_len=4096),
+            1024,
+            "4096 tokens are longer than the model's 2048 positions (2048 or less)",
+        ),
         ({"cp": 2, "dp": 8}, BATCH, 1024, "context parallelism (cp 2) is not priced by this version"),
         ({"ep": 2}, BATCH, 1024, "expert parallelism (ep 2) is not priced by this version"),
-        ({"zero": 3}, BATCH, 1024, "ZeRO stage 3 is not priced by this version"),
+        ({"shard": 3, "zero": 1}, BATCH, 1024, "layout.shard: dp 16 does not divide into groups of 3 replicas"),
+        ({"shard": 4}, BATCH, 1024, "layout.zero: a group of 4 replicas that share a model state, and ZeRO stage 0"),
+        (
+            {"recompute_layers": 2},
+            BATCH,
+            1024,
+            "recompute_layers says how full recompute is done, and recompute is none",
+        ),
+        ({"recompute": "selective", "recompute_modules": ("moe_act",)}, BATCH, 1024, "names a part of experts"),
         (
             {"order": ("tp", "dp", "dp", "pp")},
             BATCH,
@@ -64,8 +92,20 @@ def test_each_rule_says_what_is_wrong(changes: dict[str, Any], batch: Batch, gpu
 
 def test_legal_values_satisfy_the_other_rules_too() -> None:
     (message,) = messages(replace(GOOD, tp=64, pp=1, vpp=1, dp=16, schedule="1f1b"))
-    assert message == "layout.tp: 96 attention heads do not divide by tp 64 (one of 1, 2, 4, 8, 16, 32)"
-    assert "one of 1, 2, 4, 8, 16, 32, 64)" in messages(Layout(3, 1, 16), Batch(16, 1, 4096), 1024, LLAMA)[0]
+    # tp 1 would leave 1,024 replicas, and the global batch of 1,536 does not divide by them
+    assert message == "layout.tp: 96 attention heads do not divide by tp 64 (one of 2, 4, 8, 16, 32)"
+    found = "\n".join(messages(Layout(3, 1, 16), Batch(1024, 1, 4096), 1024, LLAMA))
+    assert "64 attention heads do not divide by tp 3 (one of 1, 2, 4, 8, 16, 32, 64)" in found
+    assert "the MLP width 28672 does not divide by tp 3 (one of 1, 2, 4, 8, 16, 32, 64)" in found
+    # a batch of 16 leaves no more than 16 replicas
+    found = "\n".join(messages(Layout(3, 1, 16), Batch(16, 1, 4096), 1024, LLAMA))
+    assert "64 attention heads do not divide by tp 3 (one of 64)" in found
+
+
+def test_values_that_break_a_rule_besides_are_named_where_nothing_mends_all() -> None:
+    layout = Layout(tp=7, pp=5, dp=1)
+    found = "\n".join(messages(layout, Batch(64, 1, 2048), 64))
+    assert "96 attention heads do not divide by tp 7 (one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96)" in found
 
 
 def test_key_value_heads_may_be_a_multiple_or_a_divisor_of_tp() -> None:
@@ -76,9 +116,10 @@ def test_key_value_heads_may_be_a_multiple_or_a_divisor_of_tp() -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    layout = Layout(tp=7, pp=9, dp=1, vpp=1, cp=2, zero=2)
-    found = messages(layout, Batch(10, 3, 4096), 1000)
-    assert len(found) == 7
+    layout = Layout(tp=7, pp=9, dp=1, vpp=1, cp=2, zero=1, shard=5)
+    found = messages(layout, Batch(10, 3, 4095), 1000)
+    for where in ("gpus", "layout.tp", "layout.pp", "layout.cp", "batch.seq"):
+        assert any(message.startswith(f"{where}: ") for message in found)
     assert len(messages(replace(layout, tp=-1, pp=0), Batch(0, 0, 0), 0)) == 6
 
 
@@ -88,6 +129,117 @@ def test_sequence_parallelism_without_tensor_parallelism_is_switched_off_with_a_
     assert problems == ()
     assert "tp is 1" in warnings[0]
     assert check(GPT3, layout, Batch(8, 1, 2047), 8, CORE)[1] == ()  # on by default there: nobody asked
+
+
+MIXTRAL = replace(LLAMA, name="moe", moe=Moe(experts=8, top_k=2, ffn=14336))
+
+
+def rules_broken(model: Any, layout: Layout, batch: Batch, gpus: int, framework: str = "megatron-core") -> list[str]:
+    found = check(model, layout, batch, gpus, load_framework(framework), priced=False)[0]
+    return [str(problem) for problem in found]
+
+
+def test_experts_follow_megatron_cores_rules() -> None:
+    good = Layout(4, 4, 4, ep=4, etp=4, sp=True)
+    batch = Batch(64, 1, 4096)
+    assert rules_broken(MIXTRAL, good, batch, 64) == []
+    for changes, said in (
+        ({"sp": False}, "layout.sp: experts with tensor parallelism (tp 4) and without sequence parallelism"),
+        ({"ep": 3}, "layout.ep: 8 experts do not divide by ep 3 (one of 1, 2, 4)"),
+        ({"ep": 8, "etp": 4}, "layout.ep: 64 GPUs do not divide into etp 4 x ep 8 x pp 4 = 128 ranks of all experts"),
+        ({"etp": 3}, "layout.etp: the width 14336 of an expert does not divide by etp 3"),
+    ):
+        assert any(said in message for message in rules_broken(MIXTRAL, replace(good, **changes), batch, 64))
+    assert "of a model without experts" in rules_broken(LLAMA, good, batch, 64)[0]
+    fp16 = check(MIXTRAL, good, batch, 64, CORE, precision="fp16", priced=False)[0]
+    assert [problem.what for problem in fp16] == ["expert parallelism (ep 4) in fp16"]
+
+
+def test_replicas_that_share_a_state_hold_whole_groups_of_experts() -> None:
+    """github NVIDIA/Megatron-LM, parallel_state.py: the expert replicas divide by the optimizer's instances."""
+    layout, batch = Layout(1, 1, 16, ep=8, zero=1), Batch(64, 1, 4096)
+    assert rules_broken(MIXTRAL, replace(layout, shard=8), batch, 16) == []
+    (found,) = rules_broken(MIXTRAL, replace(layout, shard=2), batch, 16)
+    assert found.startswith("layout.shard: 2 replicas that share a model state do not hold whole groups of ep 8")
+    assert found.endswith("(one of 8, 16)")
+
+
+def test_units_of_more_layers_than_a_chunk_holds_run_and_are_warned_of() -> None:
+    """Megatron Core names the bound in a message and never checks it; a unit ends with its chunk."""
+    layout = replace(GOOD, recompute="full", recompute_layers=5)
+    problems, warnings = check(GPT3, layout, BATCH, 1024, MID)
+    assert (problems, warnings) == ((), ("units of 5 layers, and a chunk holds 4",))
+
+
+def test_context_parallelism_splits_sequences_twice() -> None:
+    layout = Layout(2, 1, 2, cp=4, sp=True)
+    assert rules_broken(LLAMA, layout, Batch(8, 1, 4096), 16) == []
+    assert "do not divide by 2 x cp 4" in rules_broken(LLAMA, replace(layout, sp=False), Batch(8, 1, 4092), 16)[0]
+    assert "tp 2 x cp 4, as sequence parallelism needs" in rules_broken(LLAMA, layout, Batch(8, 1, 4092), 16)[0]
+
+
+def test_what_has_no_price_is_refused_only_where_it_is_to_be_priced() -> None:
+    layout, batch = Layout(4, 4, 4, ep=4, etp=4, sp=True), Batch(64, 1, 4096)
+    priced = [str(problem) for problem in check(MIXTRAL, layout, batch, 64, CORE)[0]]
+    assert len(priced) == 2
+    assert all("is not priced by this version" in message for message in priced)
+    assert rules_broken(MIXTRAL, layout, batch, 64) == []
+
+
+def test_each_framework_has_rules_of_its_own() -> None:
+    """ZeRO 2 with a pipeline is refused by DeepSpeed alone, seven key-value heads by torchtitan alone."""
+    layout, batch = Layout(2, 4, 8, zero=2), Batch(256, 1, 2048)
+    assert rules_broken(GPT3, layout, batch, 64) == []
+    found = rules_broken(GPT3, layout, batch, 64, "megatron-deepspeed")
+    assert [message.split(":")[0] for message in found] == ["layout.zero"]
+    few = replace(LLAMA, kv_heads=2)
+    assert rules_broken(few, Layout(8, 1, 1, sp=True), Batch(8, 1, 4096), 8) == []
+    assert (
+        "2 key-value heads do not divide by tp 8"
+        in rules_broken(few, Layout(8, 1, 1, sp=True), Batch(8, 1, 4096), 8, "torchtitan")[0]
+    )
+    assert "FSDP alone has no pipeline" in rules_broken(LLAMA, Layout(1, 2, 4), Batch(8, 1, 4096), 8, "fsdp")[0]
+
+
+@pytest.mark.parametrize(
+    ("framework", "native"),
+    [
+        ("megatron-core", {"1f1b", "interleaved"}),
+        ("megatron-deepspeed", {"1f1b"}),
+        ("deepspeed", {"1f1b"}),
+        ("nanotron", {"gpipe", "1f1b"}),
+        ("torchtitan", {"gpipe", "1f1b", "interleaved", "zb-v", "dualpipev"}),
+    ],
+)
+def test_a_schedule_that_a_framework_does_not_have_runs_with_a_warning(framework: str, native: set[str]) -> None:
+    stack = replace(load_framework(framework), rules=framework)
+    for name, schedule in RULES.items():
+        layout = Layout(2, 4, 8, vpp=schedule.chunks or 2, sp=True, schedule=name)
+        problems, warnings = check(LLAMA, layout, Batch(256, 1, 4096), 64, stack)
+        assert problems == ()
+        foreign = [said for said in warnings if said.endswith(f"has no {name} schedule; simulated as if it had")]
+        assert len(foreign) == (name not in native)
+    alone = Layout(2, 1, 8, sp=True, schedule="gpipe")
+    assert check(LLAMA, alone, Batch(256, 1, 4096), 16, stack) == ((), ())  # without a pipeline, none is run
+
+
+def test_a_remainder_of_layers_needs_a_split_where_the_framework_takes_one() -> None:
+    batch = Batch(64, 1, 4096)
+    assert (
+        "how torchtitan spreads a remainder is open (give stage_layers, such as 26 and 27)"
+        in rules_broken(LLAMA, Layout(1, 3, 4), batch, 12, "torchtitan")[0]
+    )
+    assert rules_broken(LLAMA, Layout(1, 3, 4, split=(27, 27, 26)), batch, 12, "torchtitan") == []
+
+
+def test_a_users_own_schedule_must_fit_the_batch() -> None:
+    custom = make_schedule("1f1b", 8, 96)
+    layout = replace(GOOD, vpp=1, schedule="custom", custom=custom)
+    assert messages(layout) == []
+    found = messages(layout, replace(BATCH, global_batch=768))
+    assert found == [
+        "batch.global: the schedule runs 96 micro-batches, the batch makes 48 a replica (96 micro-batches a replica)"
+    ]
 
 
 @given(
@@ -107,4 +259,31 @@ def test_a_layout_without_problems_can_be_scheduled_and_divides(
     assert (not problems) is divides
     if not problems:
         schedule = make_schedule(layout.schedule, pp, count, vpp)
-        assert sum(content.layers for content in chunk_contents(GPT3, schedule.virtual_stages).values()) == 96
+        assert sum(content.layers for content in chunk_contents(GPT3, layout, schedule).values()) == 96
+
+
+@given(
+    tp=st.integers(1, 16),
+    pp=st.integers(1, 12),
+    cp=st.integers(1, 3),
+    ep=st.integers(1, 9),
+    gpus=st.integers(1, 300),
+    seq=st.integers(1, 600),
+    sp=st.booleans(),
+)
+def test_every_value_that_is_named_mends_its_rule(
+    tp: int, pp: int, cp: int, ep: int, gpus: int, seq: int, sp: bool
+) -> None:
+    layout = Layout(tp, pp, gpus / (tp * pp * cp), cp=cp, ep=ep, etp=tp, sp=sp)
+    facts = facts_of(MIXTRAL, layout, Batch(840, 1, seq), gpus, CORE)
+    rules = load_rules("megatron-core")
+    broken = [rule for rule in rules.rules if rule.holds(facts) is False and rule.choose]
+    for rule in broken:
+        for value in legal_values(rule, facts, [rules.rules]):
+            assert rule.choose is not None
+            changed = {**facts, rule.choose[0]: value, "dp": None, "dp_asked": None, "virtual_stages": None}
+            assert rule.holds(completed(changed))
+    found = verdicts(rules, facts)
+    assert {*found.held} | {*found.undecided} | {rule.name for rule in rules.rules if rule.holds(facts) is False} == {
+        rule.name for rule in rules.rules
+    }

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from shardsim.errors import InputError, Problem
+from shardsim.schema.flags import FLAGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,36 +30,20 @@ def _axes(text: str) -> list[str]:
     return text.split("-")
 
 
-KEYS: dict[str, tuple[str, ...]] = {
-    "model": ("model",),
-    "cluster": ("cluster",),
-    "gpus": ("gpus",),
-    "tp": ("layout", "tp"),
-    "pp": ("layout", "pp"),
-    "vpp": ("layout", "vpp"),
-    "cp": ("layout", "cp"),
-    "ep": ("layout", "ep"),
-    "sp": ("layout", "sp"),
-    "zero": ("layout", "zero"),
-    "schedule": ("layout", "schedule"),
-    "recompute": ("layout", "recompute"),
-    "order": ("layout", "order"),
-    "micro_batch": ("batch", "micro"),
-    "global_batch": ("batch", "global"),
-    "seq": ("batch", "seq"),
-    "precision": ("precision",),
-    "framework": ("framework",),
-}
-"""For each flag, its key in a run file."""
+def _counts(text: str) -> list[int]:
+    """Read whole numbers such as ``11,12,12,11``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 11,12,12,11") from None
+
+
+def _words(text: str) -> list[str]:
+    """Read names such as ``core_attn,mlp``; the schema checks them."""
+    return [part.strip() for part in text.split(",")]
+
 
 SECTIONS = ("layout", "batch")
-NOT_YET = {
-    "etp": "expert tensor parallelism is not modelled in this version",
-    "first_layers": "uneven stages are not modelled in this version; every stage has the same number of layers",
-    "last_layers": "uneven stages are not modelled in this version; every stage has the same number of layers",
-    "pp_layout": "uneven stages are not modelled in this version; every stage has the same number of layers",
-}
-"""Flags whose form is settled but that this version cannot honour: refused, never ignored."""
 
 
 def data_option(command: Command) -> Command:
@@ -80,18 +65,38 @@ def json_option(command: Command) -> Command:
 _LAYOUT_OPTIONS = (
     click.option("--tp", type=count, metavar="N", help="Tensor-parallel degree."),
     click.option("--pp", type=count, metavar="N", help="Pipeline-parallel degree."),
+    click.option("--dp", type=count, metavar="N", help="Data-parallel degree; what the GPUs leave if not given."),
     click.option("--vpp", type=count, metavar="N", help="Chunks a pipeline rank holds (interleaving)."),
     click.option("--cp", type=count, metavar="N", help="Context-parallel degree."),
     click.option("--ep", type=count, metavar="N", help="Expert-parallel degree."),
-    click.option("--etp", type=count, metavar="N", help="Expert tensor-parallel degree (not in this version)."),
+    click.option("--etp", type=count, metavar="N", help="Expert tensor-parallel degree."),
     click.option("--sp/--no-sp", default=None, help="Megatron sequence parallelism."),
     click.option("--zero", type=click.IntRange(0, 3), metavar="0..3", help="ZeRO stage; 1: distributed optimizer."),
-    click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b or interleaved."),
+    click.option("--shard", type=count, metavar="N", help="Replicas over which ZeRO splits; others hold copies."),
+    click.option("--reshard/--no-reshard", default=None, help="ZeRO 3: gather parameters again for the backward pass."),
+    click.option(
+        "--overlap-grad-reduce/--no-overlap-grad-reduce",
+        default=None,
+        help="Reduce gradients behind the backward pass.",
+    ),
+    click.option("--schedule", metavar="NAME", help="Pipeline schedule, such as 1f1b, interleaved, zb-h1; or a file."),
+    click.option("--group", type=count, metavar="N", help="Micro-batches interleaved through a chunk at once."),
+    click.option("--first-layers", type=count, metavar="N", help="Layers of the first pipeline stage."),
+    click.option("--last-layers", type=count, metavar="N", help="Layers of the last pipeline stage."),
+    click.option("--stage-layers", type=_counts, metavar="N,N...", help="Layers of every virtual stage."),
+    click.option("--pp-layout", metavar="STRING", help="Megatron's layout string, such as 'Et*3|(tt|)*14,L'."),
+    click.option("--virtual-stage-layers", type=count, metavar="N", help="Layers of every chunk; vpp follows."),
+    click.option(
+        "--embedding-as-layer/--no-embedding-as-layer",
+        default=None,
+        help="Count the embedding as a layer in the split.",
+    ),
+    click.option("--loss-as-layer/--no-loss-as-layer", default=None, help="Count the loss as a layer in the split."),
     click.option("--recompute", metavar="NAME", help="Activation recompute: none, selective or full."),
+    click.option("--recompute-modules", type=_words, metavar="NAMES", help="What selective repeats: core_attn,mlp ..."),
+    click.option("--recompute-method", metavar="NAME", help="Full recompute: uniform or block."),
+    click.option("--recompute-layers", type=count, metavar="N", help="Layers of a unit, or layers recomputed (block)."),
     click.option("--order", type=_axes, metavar="AXES", help="Rank order, fastest first: tp-cp-dp-pp."),
-    click.option("--first-layers", type=count, metavar="N", help="Layers of the first stage (not in this version)."),
-    click.option("--last-layers", type=count, metavar="N", help="Layers of the last stage (not in this version)."),
-    click.option("--pp-layout", metavar="STRING", help="Layers of every stage (not in this version)."),
 )
 _RUN_OPTIONS = (
     click.option("--model", metavar="NAME", help="Catalog name, or path of a config.json or YAML file."),
@@ -148,22 +153,17 @@ def run_keys(flags: Mapping[str, Any], settings: Sequence[str] = ()) -> dict[str
     Raises
     ------
     InputError
-        A flag that this version cannot honour, a ``--set`` that is no ``key=value``, or one thing said twice.
+        A ``--set`` that is no ``key=value``, or one thing said twice.
 
     Examples
     --------
     >>> run_keys({"tp": 8, "pp": None, "gpus": 64}, ["batch.seq=2048"])
     {'gpus': 64, 'layout': {'tp': 8}, 'batch': {'seq': 2048}}
     """
-    problems = [
-        Problem(reason, f"--{flag.replace('_', '-')}")
-        for flag, reason in NOT_YET.items()
-        if flags.get(flag) is not None
-    ]
-    keys: dict[str, Any] = {}
-    for flag, path in sorted(KEYS.items(), key=lambda item: len(item[1])):
-        if flags.get(flag) is not None:
-            _put(keys, path, flags[flag])
+    from shardsim.schema.run import nested
+
+    keys = nested({flag: flags.get(flag) for flag in sorted(FLAGS, key=lambda flag: len(FLAGS[flag]))})
+    problems = []
     for setting in settings:
         problem = _set(keys, setting)
         if problem is not None:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, StrictModel, Text
 from shardsim.schema.catalog import is_path
+from shardsim.schema.flags import FLAGS
 from shardsim.schema.loader import Document, KeyPath, check, dotted, load_yaml
 
 MEGATRON_NAMES: dict[str, tuple[str, ...]] = {
@@ -18,28 +19,32 @@ MEGATRON_NAMES: dict[str, tuple[str, ...]] = {
     "pipeline_model_parallel_size": ("layout", "pp"),
     "context_parallel_size": ("layout", "cp"),
     "expert_model_parallel_size": ("layout", "ep"),
+    "expert_tensor_parallel_size": ("layout", "etp"),
     "virtual_pipeline_model_parallel_size": ("layout", "vpp"),
+    "num_virtual_stages_per_pipeline_rank": ("layout", "vpp"),
+    "num_layers_per_virtual_pipeline_stage": ("layout", "virtual_stage_layers"),
+    "microbatch_group_size_per_virtual_pipeline_stage": ("layout", "group"),
+    "microbatch_group_size_per_vp_stage": ("layout", "group"),
+    "decoder_first_pipeline_num_layers": ("layout", "first_layers"),
+    "decoder_last_pipeline_num_layers": ("layout", "last_layers"),
+    "num_layers_in_first_pipeline_stage": ("layout", "first_layers"),
+    "num_layers_in_last_pipeline_stage": ("layout", "last_layers"),
+    "account_for_embedding_in_pipeline_split": ("layout", "embedding_as_layer"),
+    "account_for_loss_in_pipeline_split": ("layout", "loss_as_layer"),
+    "pipeline_model_parallel_layout": ("layout", "pp_layout"),
     "sequence_parallel": ("layout", "sp"),
     "recompute_granularity": ("layout", "recompute"),
+    "recompute_modules": ("layout", "recompute_modules"),
+    "recompute_method": ("layout", "recompute_method"),
+    "recompute_num_layers": ("layout", "recompute_layers"),
+    "reshard_after_forward": ("layout", "reshard"),
     "micro_batch_size": ("batch", "micro"),
     "global_batch_size": ("batch", "global"),
     "seq_length": ("batch", "seq"),
 }
-"""Megatron-LM argument names that are accepted beside our own, in their section or at the top of the file."""
+"""Argument names of Megatron-LM, and of FSDP2, accepted beside our own, in their section or at the top of the file."""
 
 _SECTIONS = ("layout", "batch")
-
-FLAGS: dict[str, tuple[str, ...]] = {
-    **{
-        name: ("layout", name)
-        for name in ("tp", "pp", "dp", "vpp", "cp", "ep", "sp", "zero", "schedule", "recompute", "order")
-    },
-    "overlap_grad_reduce": ("layout", "overlap_grad_reduce"),
-    "micro_batch": ("batch", "micro"),
-    "global_batch": ("batch", "global"),
-    "seq": ("batch", "seq"),
-}
-"""For each command-line flag that is not at the top of a run file, its place there."""
 
 
 def _no_truth_value(value: object) -> object:
@@ -52,6 +57,10 @@ def _no_truth_value(value: object) -> object:
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(_no_truth_value)]
 
 
+RecomputeModule = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+"""What selective recompute may repeat, by Megatron Core's names."""
+
+
 class LayoutRequest(StrictModel):
     """Degrees and choices of a layout; what is left out follows from the framework."""
 
@@ -60,11 +69,44 @@ class LayoutRequest(StrictModel):
     dp: Count | None = Field(default=None, description="data-parallel degree; derived from gpus when left out")
     cp: Count = Field(default=1, description="context-parallel degree")
     ep: Count = Field(default=1, description="expert-parallel degree")
-    vpp: Count = Field(default=1, description="chunks a pipeline rank holds (interleaving)")
+    etp: Count | None = Field(default=None, description="expert tensor-parallel degree; tp if left out, with experts")
+    vpp: Count | None = Field(
+        default=None,
+        description="chunks a pipeline rank holds; if left out, as schedule or layers of stages imply, else 1",
+    )
     sp: bool | None = Field(default=None, description="Megatron sequence parallelism")
     zero: ZeroStage | None = Field(default=None, description="ZeRO stage; 1 is the distributed optimizer")
-    schedule: Literal["gpipe", "1f1b", "interleaved"] | None = Field(default=None, description="pipeline schedule")
+    shard: Count | None = Field(
+        default=None, description="replicas over which ZeRO splits, the others hold copies (hybrid sharding); all of dp"
+    )
+    reshard: bool | None = Field(
+        default=None, description="under ZeRO 3, give parameters up after the forward pass; true if left out"
+    )
+    schedule: Text | None = Field(default=None, description="pipeline schedule: a name, or the path of a YAML file")
+    group: Count | None = Field(
+        default=None, description="micro-batches that interleaving runs through a chunk before the next; pp if left out"
+    )
+    stage_layers: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None, min_length=1, description="layers of each virtual stage, first layers first"
+    )
+    first_layers: Count | None = Field(default=None, description="layers of the first pipeline stage")
+    last_layers: Count | None = Field(default=None, description="layers of the last pipeline stage")
+    embedding_as_layer: bool = Field(default=False, description="count the embedding as a layer when splitting evenly")
+    loss_as_layer: bool = Field(default=False, description="count LM head and loss as a layer when splitting evenly")
+    pp_layout: Text | None = Field(
+        default=None, description="Megatron's layout string: E, t and L, with bars between virtual stages"
+    )
+    virtual_stage_layers: Count | None = Field(
+        default=None, description="layers of every chunk, from which vpp follows"
+    )
     recompute: Literal["none", "selective", "full"] | None = Field(default=None, description="activation recompute")
+    recompute_modules: tuple[RecomputeModule, ...] | None = Field(
+        default=None, min_length=1, description="what selective recompute repeats; core_attn if left out"
+    )
+    recompute_method: Literal["uniform", "block"] | None = Field(
+        default=None, description="full recompute in units of recompute_layers, or of the first recompute_layers alone"
+    )
+    recompute_layers: Count | None = Field(default=None, description="layers of a unit, or layers that are recomputed")
     order: tuple[Literal["tp", "cp", "ep", "dp", "pp"], ...] | None = Field(
         default=None, description="axes from fastest to slowest rank number"
     )
@@ -193,6 +235,8 @@ def _canonical(document: Document) -> Document:
             continue
         for key in [name for name in source if name.replace("-", "_") in MEGATRON_NAMES]:
             target_section, target = MEGATRON_NAMES[key.replace("-", "_")]
+            if (section, key) == (target_section, target):
+                continue  # some names are the same
             path = (section, key) if section else (key,)
             home = data.setdefault(target_section, {})
             if not isinstance(home, dict):
@@ -235,16 +279,18 @@ def _stay_inside(document: Document, folder: Path) -> None:
     """Make paths in a file absolute, and refuse those that leave the file's folder."""
     root = folder.resolve()
     outside: list[Problem] = []
-    for key in ("model", "cluster", "framework"):
-        name = document.data.get(key)
-        if not isinstance(name, str) or not is_path(name):
-            continue
-        target = (root / name).resolve()
-        if not target.is_relative_to(root):
-            right = f"a path below {folder or '.'}, or give it with --{key} on the command line"
-            outside.append(
-                Problem(f"{name!r} leaves the folder of the file that names it", document.where((key,)), right)
-            )
-        document.data[key] = str(target)
+    layout = document.data.get("layout")
+    sections = [((), document.data)] + ([(("layout",), layout)] if isinstance(layout, dict) else [])
+    for keys, section in sections:
+        for key in ("model", "cluster", "framework") if not keys else ("schedule",):
+            name = section.get(key)
+            if not isinstance(name, str) or not is_path(name):
+                continue
+            target = (root / name).resolve()
+            if not target.is_relative_to(root):
+                right = f"a path below {folder or '.'}, or give it with --{key} on the command line"
+                what = f"{name!r} leaves the folder of the file that names it"
+                outside.append(Problem(what, document.where((*keys, key)), right))
+            section[key] = str(target)
     if outside:
         raise InputError(outside)

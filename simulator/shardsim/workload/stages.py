@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardsim.errors import InputError, Problem
-from shardsim.values.training import Model
+from shardsim.values.program import PipelineSchedule, Place
+from shardsim.values.training import Layout, Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +20,26 @@ class ChunkContent:
         (-).
     embedding, head : bool
         Whether it begins with the embedding, and ends with the final norm and LM head.
+    first : int
+        Number of its first layer, counted from 0 in the model.
     """
 
     layers: int
     embedding: bool
     head: bool
+    first: int = 0
 
 
-def chunk_contents(model: Model, virtual_stages: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], ChunkContent]:
-    """Split the layers evenly over virtual stages.
+def chunk_contents(model: Model, layout: Layout, schedule: PipelineSchedule) -> Mapping[Place, ChunkContent]:
+    """Split the layers over virtual stages: as the layout says, or evenly.
 
     Parameters
     ----------
     model : Model
-    virtual_stages : sequence of (int, int)
-        ``(stage, chunk)`` of each virtual stage, first layers first.
+    layout : Layout
+        Its ``split``.
+    schedule : PipelineSchedule
+        Every one of its chains holds the whole model.
 
     Returns
     -------
@@ -43,9 +49,23 @@ def chunk_contents(model: Model, virtual_stages: Sequence[tuple[int, int]]) -> M
     Raises
     ------
     InputError
-        The layers do not divide.
+        The layers do not divide, or the layout splits another number of them.
     """
-    count = len(virtual_stages)
+    contents: dict[Place, ChunkContent] = {}
+    for places in schedule.chains:
+        first = 0
+        for index, (place, layers) in enumerate(zip(places, _split(model, layout, len(places)), strict=True)):
+            contents[place] = ChunkContent(layers, index == 0, index == len(places) - 1, first)
+            first += layers
+    return contents
+
+
+def _split(model: Model, layout: Layout, count: int) -> tuple[int, ...]:
+    if layout.split:
+        if len(layout.split) != count or sum(layout.split) != model.layers:
+            what = f"a split of {sum(layout.split)} layers over {len(layout.split)} virtual stages"
+            raise InputError(Problem(what, "layout", f"{model.layers} layers over {count} virtual stages"))
+        return layout.split
     layers, rest = divmod(model.layers, count)
     if rest:
         divisors = ", ".join(str(n) for n in range(1, model.layers + 1) if model.layers % n == 0)
@@ -54,7 +74,4 @@ def chunk_contents(model: Model, virtual_stages: Sequence[tuple[int, int]]) -> M
                 f"{model.layers} layers do not divide into {count} virtual stages", "pp x vpp", f"one of {divisors}"
             )
         )
-    return {
-        place: ChunkContent(layers, embedding=index == 0, head=index == count - 1)
-        for index, place in enumerate(virtual_stages)
-    }
+    return (layers,) * count
