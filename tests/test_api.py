@@ -113,3 +113,10 @@ def test_more_passes_than_can_be_simulated_are_refused():
 def test_a_truth_value_is_no_zero_stage():
     with pytest.raises(shardsim.InputError, match="ZeRO stage"):
         shardsim.simulate(**RUN, zero=True)
+
+
+def test_memory_is_that_of_the_prediction():
+    answer = shardsim.memory(**RUN)
+    assert answer.memory == shardsim.simulate(**RUN).memory
+    assert answer.memory.fits
+    assert answer.advice is None

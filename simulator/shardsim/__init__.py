@@ -10,10 +10,10 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shardsim.api import scale, simulate, validate_runs
+    from shardsim.api import memory, scale, simulate, validate_runs
     from shardsim.errors import InputError
 
-__all__ = ["InputError", "scale", "simulate", "validate_runs"]
+__all__ = ["InputError", "memory", "scale", "simulate", "validate_runs"]
 
 __version__ = _version("shardsim")
 

@@ -19,9 +19,11 @@ from shardsim.engine.predict import Detail, EngineName, predict
 from shardsim.errors import InputError, Problem
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import RunRequest, load_run, merged, nested, request_from_mapping
+from shardsim.search.fit import memory_answer
 from shardsim.search.scaling import scaling_study
 from shardsim.validate.runs import validate_runs as _validate_runs
 from shardsim.validate.table import ValidationTable
+from shardsim.values.fit import MemoryAnswer
 from shardsim.values.results import Prediction
 from shardsim.values.scaling import Grow, Mode, ScalingTable
 
@@ -63,6 +65,37 @@ def simulate(
     _check_choices(engine, detail, timeline=timeline)
     request = _request(run, keys)
     return predict(resolve(request, _paths(data)), engine=engine, detail=detail, timeline=timeline)
+
+
+def memory(
+    run: str | Path | Mapping[str, Any] | None = None,
+    *,
+    advise: bool = True,
+    data: Sequence[str | Path] = (),
+    **keys: Any,
+) -> MemoryAnswer:
+    """Say whether one training run fits into memory, and where it does not what would make it fit.
+
+    Parameters
+    ----------
+    run : path or mapping, optional
+        A RUN.yaml, or its content; ``keys`` replace what it says.
+    advise : bool
+        Whether changes that make it fit are looked for.
+    data : sequence of path
+    **keys
+        As for :func:`simulate`.
+
+    Returns
+    -------
+    MemoryAnswer
+
+    Raises
+    ------
+    InputError
+        Every problem of the input, together.
+    """
+    return memory_answer(_request(run, keys), _paths(data), advise=advise)
 
 
 def scale(

@@ -242,3 +242,15 @@ def test_a_full_disk_under_the_output_is_reported() -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "here"),
+    [
+        ("--tensor-model-parallel-size", "--tp"),
+        ("--pipeline-model-parallel-layout", "--pp-layout"),
+        ("--use-distributed-optimizer", "--zero 1"),
+    ],
+)
+def test_an_option_of_megatron_is_named_as_it_is_here(given: str, here: str) -> None:
+    assert _run("simulate", given, "8").stderr.startswith(f"error: no such option: {given} (here: {here});")

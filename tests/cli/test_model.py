@@ -62,6 +62,25 @@ def test_a_hugging_face_config_is_a_model(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["parameters"] == 2 * layer + 2 * 128 * 64 + 64
 
 
+def test_a_mixture_of_experts_shows_all_parameters_and_those_of_a_token() -> None:
+    result = _run("deepseek-v3", "--tp", "8", "--sp")
+    assert result.exit_code == 0, result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    for words in ("671B", "37.55B", "61, 58 with experts", "256 of 2,048, 8 a token", "187,107,328 parameters"):
+        assert words in result.stdout
+    found = json.loads(_run("deepseek-v3", "--json").stdout)
+    assert found["operators"] == []
+    assert 3 * found["layer_parameters"] + 58 * found["expert_layer_parameters"] < found["parameters"]
+    assert (found["moe"]["top_k"], found["mla"]["kv_lora"]) == (8, 512)
+
+
+def test_a_dense_model_has_one_kind_of_layer() -> None:
+    found = json.loads(_run("llama-3-8b", "--json").stdout)
+    assert found["moe"] is found["mla"] is None
+    assert found["expert_layer_parameters"] == 0
+    assert found["active_parameters"] == found["parameters"]
+
+
 def test_an_unknown_model_is_answered_with_near_ones() -> None:
     result = _run("gpt3-175")
     assert result.exit_code == 2

@@ -95,11 +95,14 @@ def test_an_example_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 JSON_OUTPUTS = {
     "shardsim.prediction/1": "simulate workloads/runs/megatron-8.3b-tp8.yaml",
+    "shardsim.memory/1": "memory --model megatron-4.2b --cluster dgx-2h --gpus 4 --global-batch 4 --seq 1024",
     "shardsim.scaling/1": "scale workloads/runs/megatron-8.3b-tp8.yaml --gpus 8,16",
     "shardsim.validation/1": "validate runs",
+    "shardsim.memory-validation/1": "validate memory memory.csv",
+    "shardsim.cases/1": "validate cases cases.csv",
     "shardsim.topology/1": "topology show dgx-h100 --gpus 32 --tp 4 --pp 2",
     "shardsim.node/1": "topology import node.txt --device v100-sxm2-32gb --nic '100 Gb/s' --like dgx-2h",
-    "shardsim.model/1": "model show llama-3-8b",
+    "shardsim.model/1": "model show deepseek-v3",
     "shardsim.catalog/1": "catalog",
     "shardsim.collective/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8",
     "shardsim.collectives/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8,16",
@@ -128,6 +131,17 @@ HOSTS = (
     ),
 )
 """Iterations of small models."""
+MEMORY = (
+    (
+        "gpu,gpus,layers,hidden,ffn_hidden,heads,kv_heads,vocab,tie_word_embeddings,seq_len,tp,pp,dp,zero_stage,"
+        "micro_batch,micro_batches,precision,sp,schedule,outcome,peak_reserved_gb"
+    ),
+    "H100 80GB,8,16,2048,8192,32,32,131072,True,4096,1,1,8,1,1,4,bf16,yes,1f1b,fits,20",
+    "H100 80GB,8,16,2048,8192,32,32,131072,True,4096,1,1,8,1,64,4,bf16,yes,1f1b,oom,",
+)
+"""One layout that ran, and one that did not."""
+CASES = ("case_id,kind,framework,layers,pp,outcome", "one,validity,Megatron-LM,30,4,error", "two,perf,Megatron-LM,,,")
+"""A layout that is refused, and a row of another kind."""
 NODE = ("     GPU0 GPU1 NIC0", "GPU0 X NV2 PIX", "GPU1 NV2 X PIX", "NIC0 PIX PIX X")
 """What nvidia-smi topo -m prints of a small node."""
 AS_A_WHOLE = {
@@ -137,11 +151,15 @@ AS_A_WHOLE = {
     "groups",
     "skipped",
     "notes",
+    "rows",
+    "verdicts",
+    "misses",
     "operators",
     "refused",
     "fit.left_aside",
     "fits.layout_time",
     "answers",
+    "advice.changes.keys",
 }
 """Keys that are described by their own line and not taken apart."""
 
@@ -169,6 +187,8 @@ def test_every_json_key_is_documented_and_every_documented_key_exists(schema: st
         place.write("node.txt", NODE)
         place.write("gemms.csv", GEMMS)
         place.write("hosts.csv", HOSTS)
+        place.write("memory.csv", MEMORY)
+        place.write("cases.csv", CASES)
         record = json.loads("\n".join(place.run(f"shardsim {command} --json")))
     assert record["schema"] == schema
     assert documented == flattened(record)

@@ -9,13 +9,12 @@ import pytest
 from shardsim.schema.framework import load_framework
 from shardsim.schema.model import load_model
 from shardsim.values.training import Batch, Layout, Model
-from shardsim.workload.allocations import (
-    activation_bytes_per_layer,
-    first_stage_activation_bytes,
-    partitioned_state,
-    state_bytes,
-)
+from shardsim.workload.activations import activation_bytes_per_layer, first_stage_activation_bytes
+from shardsim.workload.allocations import stage_allocations
+from shardsim.workload.occupancy import peak_bytes
 from shardsim.workload.parameters import unsplit_layer_parameters
+from shardsim.workload.schedules import schedule_of
+from shardsim.workload.states import partitioned_state, state_bytes
 
 GIB = 2.0**30
 MEGATRON = load_framework("megatron-2021")
@@ -123,3 +122,96 @@ def test_bytes_a_parameter_of_megatron_recipes(
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_zero_on_64_replicas_of_7_5_billion_parameters(zero: int, gigabytes: float) -> None:
     assert round(7.5 * partitioned_state(2, 2, 12, dp=64, zero=zero).total, 1) == gigabytes
+
+
+ZERO_BUBBLE_FRAMEWORK = replace(
+    load_framework("megatron-2022"), gradient_bytes=4, fused_gradient_accumulation=True, default_recompute="none"
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "pipeline", "chunks", "published"),
+    [
+        ((22, 24, 2304), (8, 6, 24), 3, (59, 32, 30, 40)),
+        ((30, 32, 4096), (8, 3, 24), 4, (70, 42, 39, 48)),
+        ((46, 40, 5120), (16, 1, 48), 3, (51, 33, 32, 39)),
+        ((62, 48, 6144), (32, 1, 96), 2, (74, 44, 43, 58)),
+    ],
+    ids=["1.5B", "6.2B", "14.6B", "28.3B"],
+)
+def test_zero_bubble_table_4_memory(
+    shape: tuple[int, int, int], pipeline: tuple[int, int, int], chunks: int, published: tuple[int, ...]
+) -> None:
+    """Qi et al., arXiv 2401.10241, Tables 3 and 4: GB of the fullest worker under ZB-2p, ZB-1p, 1F1B and interleaving.
+
+    s = 1024, first and last stage with one layer fewer. Unfused attention and dropout, as Megatron-LM's defaults were;
+    untied tables as their script has it; gradients in fp32. ZB-2p and ZB-1p have the memory of ZB-H2 and ZB-H1.
+    """
+    (layers, heads, hidden), (stages, micro, count) = shape, pipeline
+    model = replace(
+        load_model("megatron-8.3b"),
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        hidden=hidden,
+        ffn=4 * hidden,
+        vocab=50257,
+        tied_embeddings=False,
+    )
+    for name, expected in zip(("zb-h2", "zb-h1", "1f1b", "interleaved"), published, strict=True):
+        vpp = chunks if name == "interleaved" else 1
+        even = (layers + 2) // (stages * vpp)
+        split = (even - 1, *(even,) * (stages * vpp - 2), even - 1)
+        layout = Layout(1, stages, 1, vpp=vpp, schedule=name, split=split)
+        batch = Batch(micro * count, micro, 1024)
+        schedule = schedule_of(layout, batch)
+        stage = stage_allocations(model, layout, batch, ZERO_BUBBLE_FRAMEWORK, schedule)
+        assert peak_bytes(stage, schedule) / GIB == pytest.approx(expected, rel=0.10), name
+
+
+@pytest.mark.parametrize(
+    ("hidden", "split", "degrees", "micro", "framework", "fits"),
+    [
+        (14336, (), (8, 1, 48), 1, "megatron-deepspeed", False),
+        (14336, (), (4, 12, 8), 1, "megatron-deepspeed", True),
+        (14336, (), (8, 6, 8), 4, "megatron-deepspeed", True),
+        (12288, (16, 17, 17, 17, 17, 16), (4, 6, 16), 1, "megatron-deepspeed-bf16", False),
+        (12288, (16, 17, 17, 17, 17, 16), (8, 6, 8), 4, "megatron-deepspeed-bf16", True),
+    ],
+    ids=["181B OOM", "181B 44 GB", "181B 55 GB", "184B OOM", "184B 72 GB"],
+)
+def test_what_fitted_and_what_did_not_before_bigscience_trained_176_billion_parameters(
+    hidden: int, split: tuple[int, ...], degrees: tuple[int, int, int], micro: int, framework: str, fits: bool
+) -> None:
+    """BigScience, chronicles-prequel.md of tr11-176B-ml: A100 80 GB, ZeRO 1, full recompute, 2048 tokens."""
+    assert (_bigscience(hidden, split, degrees, micro, framework, 1) <= 79.25 * GIB) is fits
+
+
+def test_zero_1_halves_what_a_181_billion_parameter_model_takes_on_four_replicas() -> None:
+    """The same page: 72 GB without, 37 GB with ZeRO 1."""
+    without, within = (_bigscience(14336, (), (8, 12, 4), 2, "megatron-deepspeed", zero) for zero in (0, 1))
+    assert within / without == pytest.approx(37 / 72, rel=0.05)
+    assert (without / 1e9, within / 1e9) == pytest.approx((72, 37), rel=0.15)
+
+
+def _bigscience(
+    hidden: int, split: tuple[int, ...], degrees: tuple[int, int, int], micro: int, framework: str, zero: int
+) -> float:
+    layers = sum(split) or 72
+    model = replace(
+        load_model("megatron-8.3b"),
+        layers=layers,
+        heads=64,
+        kv_heads=64,
+        head_dim=hidden // 64,
+        hidden=hidden,
+        ffn=4 * hidden,
+        vocab=250880,
+        max_positions=2048,
+    )
+    layout = Layout(*degrees, zero=zero, recompute="full", split=split)
+    batch = Batch(2016 if degrees[2] == 48 else 2048, micro, 2048)
+    schedule = schedule_of(layout, batch)
+    stages = stage_allocations(model, layout, batch, load_framework(framework), schedule)
+    return peak_bytes(stages, schedule)

@@ -6,7 +6,7 @@ import pytest
 
 from shardsim.schema.model import load_model
 from shardsim.values.training import Model
-from shardsim.workload.parameters import model_parameters
+from shardsim.workload.parameters import active_parameters, attention_parameters, model_parameters
 
 NARAYANAN_TABLE_1 = [
     ("narayanan-1.7b", 1.7),
@@ -66,3 +66,39 @@ def test_gpt3_has_174_62_billion_parameters_with_the_vocabulary_of_narayanan() -
 )
 def test_the_four_models_of_megatron_2019_have_their_printed_sizes(name: str, billions: float) -> None:
     assert model_parameters(load_model(name)) / 1e9 == pytest.approx(billions, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("deepseek-v3", 671.03, 37.55),  # arXiv 2412.19437 prints 671B and 37B
+        ("deepseek-v2", 235.74, 21.38),  # arXiv 2405.04434 prints 236B and 21B
+        ("mixtral-8x7b", 46.70, 12.88),  # arXiv 2401.04088 prints 47B and 13B
+    ],
+)
+def test_mixtures_of_experts_have_their_published_sizes_in_all_and_a_token(
+    name: str, total: float, active: float
+) -> None:
+    model = load_model(name)
+    assert model_parameters(model) / 1e9 == pytest.approx(total, abs=0.005)
+    assert active_parameters(model) / 1e9 == pytest.approx(active, abs=0.005)
+
+
+def test_latent_attention_of_deepseek_v3_has_187_1_million_parameters_a_layer() -> None:
+    assert attention_parameters(load_model("deepseek-v3")) / 1e6 == pytest.approx(187.1, abs=0.05)
+
+
+def megatron_latent_attention(model: Model) -> int:
+    """The attention term of github NVIDIA/Megatron-LM, megatron/training/theoretical_memory_usage.py."""
+    mla = model.mla
+    assert mla is not None
+    heads, h = model.heads, model.hidden
+    queries = mla.q_lora * (h + heads * (mla.qk_nope_dim + mla.qk_rope_dim) + 1)
+    both = mla.kv_lora * (h + heads * (mla.qk_nope_dim + mla.v_dim) + 1) + h * mla.qk_rope_dim
+    return queries + both + heads * mla.v_dim * h
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3"])
+def test_latent_attention_is_counted_as_megatron_counts_it(name: str) -> None:
+    model = load_model(name)
+    assert attention_parameters(model) == megatron_latent_attention(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from shardsim.errors import InputError
 from shardsim.schema.catalog import names as catalog_names
+from shardsim.schema.model import load_model
 from shardsim.schema.validation import FILE, MeasuredNames, measured_names
 from shardsim.validate.requests import RowRequest, row_request
 from shardsim.validate.rows import MeasuredRun, read_measured_runs
+from shardsim.workload.schedules import NAMES as SCHEDULES
 
 BASE: dict[str, str] = {
     "gpu": "A100 80GB",
@@ -119,21 +122,142 @@ def test_spellings_of_precision(interpret: Any, cell: str, precision: str) -> No
         ("Megatron-LM (Narayanan 2021)", "megatron-2021"),
         ("Megatron-LM (Narayanan 2021), torch DDP", "megatron-2021-torch-ddp"),
         ("Narayanan et al.", "megatron-2021"),
-        ("Megatron-LM (2022)", "megatron-2021"),
+        ("Megatron-LM (2022)", "megatron-2022"),
         ("Megatron-DeepSpeed (BigScience)", "megatron-deepspeed"),
         ("nanotron, TP mode REDUCE_SCATTER", "nanotron"),
         ("NeMo (Megatron-Core)", "megatron-core"),
         ("Megatron-Bridge/Megatron-Core, NeMo 25.09", "megatron-core"),
         ("Megatron-LM 23e00ed + TE 2.11, torch 2.10", "megatron-core"),
+        ("Megatron-FSDP", "megatron-core"),
+        ("torchtitan (FSDP2)", "torchtitan"),
+        ("Composer/PyTorch FSDP PURE", "fsdp-2023"),
+        ("Composer/PyTorch FSDP DEFAULT", "fsdp-default"),
+        ("PyTorch FSDP", "fsdp"),
+        ("DeepSpeed 0.14", "deepspeed"),
     ],
 )
 def test_frameworks_become_profiles(interpret: Any, cell: str, framework: str) -> None:
     assert interpret(framework=cell).run["framework"] == framework
 
 
-@pytest.mark.parametrize("cell", ["torchtitan (FSDP2)", "Composer/PyTorch FSDP PURE", "MaxText (JAX), FSDP+DP"])
-def test_fully_sharded_stacks_are_skipped(interpret: Any, cell: str) -> None:
-    assert interpret(framework=cell).reason == "fully sharded data parallelism is not modelled in this version"
+def test_a_stack_that_is_not_pytorch_is_skipped(interpret: Any) -> None:
+    assert interpret(framework="MaxText (JAX), FSDP+DP").reason == "no framework profile is of JAX and its compiler"
+
+
+@pytest.mark.parametrize(
+    ("precision", "framework"),
+    [
+        ("fp16", "megatron-deepspeed"),
+        ("bf16", "megatron-deepspeed-bf16"),
+        ("", "megatron-deepspeed"),
+        ("fp16 or bf16 (not stated per table)", "megatron-deepspeed"),
+    ],
+)
+def test_megatron_deepspeed_reduces_other_gradients_in_bf16(interpret: Any, precision: str, framework: str) -> None:
+    assert interpret(framework="Megatron-DeepSpeed (BigScience)", precision=precision).run["framework"] == framework
+
+
+@pytest.mark.parametrize(
+    ("cell", "keys"),
+    [
+        ("0", {"zero": 0}),
+        ("1.0", {"zero": 1}),
+        ("2", {"zero": 2}),
+        ("3", {"zero": 3}),
+        ("FSDP2", {"zero": 3}),
+        ("FULL_SHARD", {"zero": 3}),
+        ("SHARD_GRAD_OP", {"zero": 3, "reshard": False}),
+    ],
+)
+def test_sharding_becomes_a_zero_stage(interpret: Any, cell: str, keys: dict[str, Any]) -> None:
+    assert interpret(zero_stage=cell).run["layout"] == keys
+
+
+@pytest.mark.parametrize("cell", ["-1", "4", "1.5", "inf"])
+def test_what_is_no_zero_stage_is_refused_with_its_line(tmp_path: Path, cell: str) -> None:
+    with pytest.raises(InputError, match=f"{cell} is no ZeRO stage") as refused:
+        measured(tmp_path, zero_stage=cell)
+    assert refused.value.problems[0].where.endswith("one.csv:2: zero_stage")
+
+
+@pytest.mark.parametrize(
+    ("cell", "vpp", "schedule"),
+    [
+        ("ZB-H1", "", "zb-h1"),
+        ("zbh2", "", "zb-h2"),
+        ("ZB-V", "2", "zb-v"),
+        ("V-Half", "2", "v-half"),
+        ("v-min", "", "v-min"),
+        ("DualPipe", "", "dualpipe"),
+        ("DualPipeV", "2", "dualpipev"),
+        ("1f1b", "2", "interleaved"),
+    ],
+)
+def test_spellings_of_schedules(interpret: Any, cell: str, vpp: str, schedule: str) -> None:
+    assert interpret(pp="4", tp="1", vpp=vpp, schedule=cell).run["layout"]["schedule"] == schedule
+
+
+def test_every_schedule_of_the_rules_has_a_name(rules: MeasuredNames) -> None:
+    assert {rule.name for rule in rules.schedules} == set(SCHEDULES)
+
+
+NEMO = {"framework": "NeMo (Megatron-Core)", "arch_class": "dense-swiglu", "num_gpus": "256", "tp": "4"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp", "counted"),
+    [("126", "16", "4", True), ("126", "8", "8", True), ("126", "6", "", False), ("125", "16", "", False)],
+)
+def test_the_ends_of_the_model_count_as_layers_where_only_so_they_divide(
+    interpret: Any, layers: str, pp: str, vpp: str, *, counted: bool
+) -> None:
+    """126 layers of Llama 3.1 405B on 16 stages of 4 chunks: 1 + 62 x 2 + 1, with embedding and loss."""
+    found = interpret(**NEMO, layers=layers, pp=pp, vpp=vpp)
+    assert found.run["layout"].get("embedding_as_layer", False) is counted
+    assert found.run["layout"].get("loss_as_layer", False) is counted
+    assert any("counted as layers" in note for note in found.notes) is counted
+
+
+def test_bigscience_counts_the_embedding_as_its_notes_say(interpret: Any) -> None:
+    """70 layers and two embeddings on 12 stages of 6."""
+    row = {"framework": "Megatron-DeepSpeed (BigScience)", "precision": "bf16", "layers": "70", "pp": "12"}
+    row |= {"num_gpus": "384", "tp": "8"}
+    stated = interpret(**row, notes="pp-partition-method type:transformer|embedding (embedding counts as a layer)")
+    assert stated.run["layout"]["embedding_as_layer"]
+    assert stated.run["layout"]["loss_as_layer"]
+    assert stated.notes == ()
+    assert "embedding_as_layer" not in interpret(**row).run["layout"]
+
+
+NANOTRON = {
+    "framework": "nanotron, TP mode REDUCE_SCATTER",
+    "arch_class": "dense-swiglu",
+    "layers": "28",
+    "hidden": "3072",
+    "ffn_hidden": "8192",
+    "heads": "24",
+    "vocab": "131072",
+}
+
+
+def test_nanotron_deals_layers_out_by_cost_whether_or_not_they_divide(interpret: Any) -> None:
+    """A layer is 4 h^2 + 3 h f = 113.2 M, the head V h = 402.7 M: 3.56 layers (nanotron, models/base.py)."""
+    assert interpret(**NANOTRON, pp="8").run["layout"]["stage_layers"] == [4, 4, 4, 4, 4, 4, 4, 0]
+    assert interpret(**NANOTRON, pp="4").run["layout"]["stage_layers"] == [8, 8, 8, 4]
+    assert "stage_layers" not in interpret(**NANOTRON).run.get("layout", {})
+
+
+@pytest.mark.parametrize(("fixed", "framework"), [("True", "nanotron"), ("False", "nanotron-2024")])
+def test_notes_say_whether_nanotron_ran_before_its_pipeline_fix(interpret: Any, fixed: str, framework: str) -> None:
+    run = interpret(**NANOTRON, pp="4", notes=f"after_pp_fix={fixed}; tie_embeddings=False").run
+    assert run["framework"] == framework
+    assert run["model"]["tied_embeddings"] is False
+
+
+def test_activations_in_host_memory_are_a_reason_against_a_time(tmp_path: Path, rules: MeasuredNames) -> None:
+    row = measured(tmp_path, notes="Matched recipe: cpu_offloading_num_layers=40; use_megatron_fsdp=True")
+    assert "host memory" in row_request(row, rules).reason
+    assert row_request(row, rules, priced=False).run is not None
 
 
 def test_a_substitute_profile_is_noted(interpret: Any) -> None:
@@ -166,15 +290,15 @@ def test_sequence_parallelism_without_tensor_parallelism_is_none(interpret: Any)
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"arch_class": "moe-mla"}, "mixture of experts"),
+        ({"arch_class": "moe"}, "mixture of experts"),
+        ({"arch_class": "moe-mla"}, "latent attention"),
         ({"experts": "8"}, "mixture of experts"),
         ({"ep": "8"}, "expert parallelism"),
         ({"cp": "2", "num_gpus": "64"}, "context parallelism"),
-        ({"zero_stage": "3"}, "fully sharded"),
-        ({"zero_stage": "SHARD_GRAD_OP"}, "ZeRO-2"),
+        ({"zero_stage": "HYBRID_SHARD"}, "no rule for the sharding 'HYBRID_SHARD'"),
         ({"tp": "2", "dp": "8"}, "is not 64 GPUs"),
         ({"pp": "2", "schedule": "interleaved-1f1b"}, "without its number of chunks"),
-        ({"pp": "2", "schedule": "DualPipe"}, "DualPipe"),
+        ({"pp": "2", "schedule": "zero bubble"}, "no rule for the schedule 'zero bubble'"),
         ({"framework": "my own"}, "no rule for the framework 'my own'"),
         ({"precision": "int4"}, "no rule for the precision 'int4'"),
         ({"arch_class": "mamba"}, "no rule for the architecture class 'mamba'"),
@@ -185,6 +309,77 @@ def test_what_cannot_be_expressed_is_said(interpret: Any, cells: dict[str, str],
     found = interpret(**cells)
     assert found.run is None
     assert reason in found.reason
+
+
+SIMUMAX: dict[str, str] = {
+    "gpu": "B200 SXM",
+    "num_gpus": "8",
+    "layers": "4",
+    "hidden": "7168",
+    "ffn_hidden": "18432",
+    "heads": "128",
+    "kv_heads": "128",
+    "vocab": "129280",
+    "arch_class": "moe-mla",
+    "experts": "256",
+    "top_k": "8",
+    "moe_ffn_hidden": "2048",
+    "shared_expert_ffn": "2048",
+    "ep": "8",
+    "notes": "first layer dense, rest MoE; capacity factor 1 padded (balanced); MLA q_lora 1536 kv_lora 512.",
+}
+
+
+def test_experts_and_latent_attention_are_read_where_only_memory_is_asked_for(
+    tmp_path: Path, rules: MeasuredNames
+) -> None:
+    row = measured(tmp_path, **SIMUMAX | {"iteration_time_s": ""})
+    found = row_request(row, rules, priced=False)
+    assert found.run is not None, found.reason
+    assert found.run["layout"] == {"ep": 8}
+    assert found.run["model"]["moe"] == {
+        "experts": 256,
+        "top_k": 8,
+        "ffn": 2048,
+        "shared_ffn": 2048,
+        "first_dense": 1,
+    }
+    model = load_model(found.run["model"])
+    catalog = load_model("deepseek-v3")
+    assert replace(model, layers=61, moe=catalog.moe, name=catalog.name, source=catalog.source) == catalog
+    assert [note for note in found.notes if "latent" in note]
+    assert "priced" in row_request(row, rules).reason
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({"notes": "first layer dense; MLA q_lora 1536"}, "without its widths"),
+        ({"top_k": ""}, "experts without top_k"),
+    ],
+)
+def test_what_a_row_with_experts_leaves_out_is_said(
+    tmp_path: Path, rules: MeasuredNames, cells: dict[str, str], said: str
+) -> None:
+    assert said in row_request(measured(tmp_path, **SIMUMAX | cells), rules, priced=False).reason
+
+
+@pytest.mark.parametrize(
+    ("notes", "first", "uneven"),
+    [
+        ("first 3 layers dense; capacity factor 1.5 padded;", 3, True),
+        ("capacity factor 1.0, tokens dropped;", 0, True),
+        ("first layer dense", 1, False),
+    ],
+)
+def test_notes_say_which_layers_are_dense_and_how_experts_are_loaded(
+    tmp_path: Path, rules: MeasuredNames, notes: str, first: int, *, uneven: bool
+) -> None:
+    row = measured(tmp_path, **SIMUMAX | {"notes": f"{notes} MLA q_lora 1536 kv_lora 512"})
+    found = row_request(row, rules, priced=False)
+    assert found.run is not None, found.reason
+    assert found.run["model"]["moe"]["first_dense"] == first
+    assert any("evenly loaded" in note for note in found.notes) is uneven
 
 
 def test_every_reason_against_a_row_is_named(interpret: Any) -> None:

@@ -12,11 +12,13 @@ from shardsim.schema.framework import load_framework
 from shardsim.schema.model import load_model
 from shardsim.values.operators import Collective, Elementwise, Gemm, Operator
 from shardsim.values.training import NARROW_TYPE, Batch, Framework, Layout, LowPrecision
-from shardsim.workload.allocations import activation_bytes_per_layer, stage_allocations
+from shardsim.workload.activations import activation_bytes_per_layer
+from shardsim.workload.allocations import stage_allocations
 from shardsim.workload.ends import head_backward, head_forward
 from shardsim.workload.layer import layer_backward, layer_forward, recomputed_forward
 from shardsim.workload.parameters import layer_parameters
 from shardsim.workload.quantization import RECIPES
+from shardsim.workload.schedules import schedule_of
 
 CORE, MODEL = load_framework("megatron-core"), load_model("llama-3-8b")
 T, H, QKV, CONTEXT, F = 8192, 4096, 6144, 4096, 14336
@@ -163,6 +165,8 @@ def test_full_recompute_keeps_the_same_whatever_the_precision() -> None:
 
 def test_narrow_copies_of_the_weights_are_kept_beside_them() -> None:
     layout = Layout(tp=2, pp=4, dp=1)
-    sixteen, narrow = (stage_allocations(MODEL, layout, BATCH, f, 0).weights for f in (CORE, low("fp8-delayed")))
+    shape = (MODEL, layout, BATCH)
+    schedule = schedule_of(layout, BATCH)
+    sixteen, narrow = (stage_allocations(*shape, f, schedule)[0].weights for f in (CORE, low("fp8-delayed")))
     norms = 2 * H
     assert narrow - sixteen == 8 * 2 * (layer_parameters(MODEL, layout, CORE) - norms)

@@ -150,13 +150,20 @@ def _alike(programs: Sequence[Program]) -> Iterator[list[int]]:
         side = side_streams(program)
         shape = (
             program.schedule.orders,
-            tuple((key, of(block, side[key[0]])) for key, block in program.blocks.items()),
-            tuple((key, of(block, side[key[0]])) for key, block in program.last_blocks.items()),
-            tuple(of(block, side[stage]) for stage, block in enumerate(program.epilogues)),
+            tuple(
+                tuple((key, of(block, side[key[0]])) for key, block in getattr(program, name).items())
+                for name in _BY_PLACE
+            ),
+            tuple(tuple(of(block, side[stage]) for stage, block in enumerate(getattr(program, n))) for n in _BY_STAGE),
             program.synchronous_messages,
         )
         members.setdefault(shape, []).append(index)
     yield from members.values()
+
+
+_BY_PLACE = ("blocks", "last_blocks", "first_blocks", "pairs")
+_BY_STAGE = ("epilogues", "prologues")
+"""Blocks of a program, by stage and passes and by stage alone."""
 
 
 class _Group:
@@ -175,17 +182,30 @@ class _Group:
             overlap_slowdown=np.array([float(p.overlap_slowdown) for p in programs]),
         )
         side = side_streams(first)
-        self.blocks = {k: _joined([p.blocks[k] for p in programs], side[k[0]]) for k in first.blocks}
-        self.last = {k: _joined([p.last_blocks[k] for p in programs], side[k[0]]) for k in first.last_blocks}
-        self.ends = [_joined([p.epilogues[stage] for p in programs], side[stage]) for stage in side]
+        self.placed = {
+            name: {k: _joined([getattr(p, name)[k] for p in programs], side[k[0]]) for k in getattr(first, name)}
+            for name in _BY_PLACE
+        }
+        self.ends = {
+            name: [
+                _joined([getattr(p, name)[stage] for p in programs], side[stage])
+                for stage in range(len(getattr(first, name)))
+            ]
+            for name in _BY_STAGE
+        }
 
     def program(self, weights: Array) -> Program:
         """The price list with seconds in place of numbers of launches."""
+        placed = {name: {k: _timed(each, weights) for k, each in found.items()} for name, found in self.placed.items()}
+        ends = {name: tuple(_timed(pieces, weights) for pieces in found) for name, found in self.ends.items()}
         return replace(
             self.first,
-            blocks={key: _timed(pieces, weights) for key, pieces in self.blocks.items()},
-            last_blocks={key: _timed(pieces, weights) for key, pieces in self.last.items()},
-            epilogues=tuple(_timed(pieces, weights) for pieces in self.ends),
+            blocks=placed["blocks"],
+            last_blocks=placed["last_blocks"],
+            first_blocks=placed["first_blocks"],
+            pairs=placed["pairs"],
+            epilogues=ends["epilogues"],
+            prologues=ends["prologues"],
         )
 
 

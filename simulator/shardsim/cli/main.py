@@ -30,6 +30,7 @@ COMMANDS = {
     "simulate": LazyCommand(
         "shardsim.cli.simulate:simulate", "How long does one iteration take, why, and does it fit?"
     ),
+    "memory": LazyCommand("shardsim.cli.memory:memory", "Does it fit, stage by stage, and what would make it fit?"),
     "scale": LazyCommand("shardsim.cli.scale:scale", "How does it scale over a list of GPU counts?"),
     "collective": LazyCommand(
         "shardsim.cli.collective:collective", "How long does one collective take, by which algorithm, and why?"
@@ -160,9 +161,23 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and context is not None:
         known = [option for parameter in context.command.params for option in parameter.opts if option.startswith("--")]
-        message = f"no such option: {error.option_name} ({did_you_mean(error.option_name, [*known, '--help'])})"
+        here = _of_megatron(error.option_name)
+        right = f"here: {here}" if here.split(" ")[0] in known else did_you_mean(error.option_name, [*known, "--help"])
+        message = f"no such option: {error.option_name} ({right})"
     where = f"; see {context.command_path} --help" if context is not None else ""
     return message + where
+
+
+def _of_megatron(option: str) -> str:
+    """What an option of Megatron-LM is called here; empty for none of its."""
+    from shardsim.schema.flags import FLAGS
+    from shardsim.schema.run import MEGATRON_NAMES
+
+    if option == "--use-distributed-optimizer":
+        return "--zero 1"
+    key = MEGATRON_NAMES.get(option.removeprefix("--").replace("-", "_"))
+    flag = next((name for name, path in FLAGS.items() if path == key), "")
+    return f"--{flag.replace('_', '-')}" if flag else ""
 
 
 def _line(text: str) -> None:

@@ -45,11 +45,12 @@ def show(name: str, *, framework: str, as_json: bool, data: tuple[Path, ...], **
     layout = Layout(tp=flags["tp"], pp=1, dp=1, sp=flags["sp"])
     tokens = flags["seq"] or min(2048, found.max_positions or 2048)
     batch = Batch(global_batch=flags["micro_batch"], micro_batch=flags["micro_batch"], seq_len=tokens)
-    problems, _ = check(found, layout, batch, flags["tp"], profile)
+    problems, _ = check(found, layout, batch, flags["tp"], profile, priced=False)
     if problems:
         raise InputError(problems)
     shape = (found, layout, batch, profile)
-    operators = (*layer_forward(*shape), *layer_backward(*shape))
+    priced = found.moe is None and found.mla is None
+    operators = (*layer_forward(*shape), *layer_backward(*shape)) if priced else ()
     if as_json:
         click.echo(record_json(model_record(found, operators)), nl=False)
         return

@@ -72,7 +72,7 @@ def _request(model: str, flags: dict[str, Any], settings: tuple[str, ...], data:
         batch["seq"] = min(2048, load_model(model, data).max_positions or 2048)
     pipeline = layout.get("pp", 1)
     if "gpus" not in keys:
-        keys["gpus"] = layout.get("tp", 1) * pipeline * layout.get("cp", 1)
+        keys["gpus"] = layout.get("tp", 1) * pipeline * layout.get("cp", 1) * layout.get("dp", 1)
     if "global" not in batch:
         replicas = keys["gpus"] // max(1, layout.get("tp", 1) * pipeline * layout.get("cp", 1))
         batch["global"] = batch.get("micro", 1) * max(1, replicas) * pipeline

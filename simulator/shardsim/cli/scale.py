@@ -42,7 +42,6 @@ _COUNT = click.IntRange(min=1)
     "model does where several are given. Strong: the work stays.",
 )
 @layout_options
-@click.option("--dp", type=_COUNT, metavar="N", help="Data-parallel degree beside a growing TP or PP.")
 @click.option("--micro-batch", type=_COUNT, metavar="N", help="Sequences a micro-batch of one replica.")
 @click.option("--global-batch", type=_COUNT, metavar="N", help="Sequences an iteration, over all replicas.")
 @click.option("--seq", type=_COUNT, metavar="N", help="Tokens a sequence.")
@@ -143,8 +142,6 @@ def _request(
         right = f"leave it out: the GPU counts and the other degrees give {grow}"
         raise InputError(Problem(f"--{grow} is the axis that grows", f"--{grow}", right))
     keys = run_keys(flags | {"model": names[0] if names else None}, settings)
-    if flags["dp"] is not None:
-        keys.setdefault("layout", {})["dp"] = flags["dp"]
     return load_run(run_file, keys) if run_file is not None else request_from_mapping(keys, "command line")
 
 

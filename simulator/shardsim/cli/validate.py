@@ -9,7 +9,9 @@ import click
 
 from shardsim.cli.lazy import NearNameGroup
 from shardsim.cli.options import data_option, json_option
+from shardsim.cli.validate_cases import cases
 from shardsim.cli.validate_gemms import gemms
+from shardsim.cli.validate_memory import memory
 from shardsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ def validate() -> None:
 
 
 validate.add_command(gemms)
+validate.add_command(memory)
+validate.add_command(cases)
 
 
 @validate.command(short_help="Measured training runs: iteration times.")

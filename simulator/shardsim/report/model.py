@@ -13,7 +13,14 @@ from rich.text import Text
 from shardsim.units import format_size
 from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator
 from shardsim.values.training import Model
-from shardsim.workload.parameters import model_parameters, unsplit_layer_parameters
+from shardsim.workload.parameters import (
+    active_parameters,
+    attention_parameters,
+    expert_layers,
+    expert_parameters,
+    model_parameters,
+    unsplit_layer_parameters,
+)
 
 _ROLES = {"forward": "F", "dgrad": "B", "wgrad": "W"}
 
@@ -25,7 +32,7 @@ def model_text(model: Model, operators: Sequence[Operator], note: str) -> Render
     ----------
     model : Model
     operators : sequence of Operator
-        Of one layer.
+        Of one layer; empty where this version has none for it.
     note : str
         What the operators hold for, such as ``TP8, micro-batch 1, 2048 tokens``.
 
@@ -33,16 +40,16 @@ def model_text(model: Model, operators: Sequence[Operator], note: str) -> Render
     -------
     RenderableType
     """
-    total, layer = model_parameters(model), unsplit_layer_parameters(model)
     facts = Table.grid(padding=(0, 2))
     facts.add_column()
     facts.add_column()
     for name, value in (
-        ("parameters", f"{total:,} ({total / 1e9:.4g}B); {layer:,} a layer"),
-        ("layers", f"{model.layers}"),
+        *_parameter_rows(model),
+        ("layers", _layers_text(model)),
         ("hidden", f"{model.hidden:,}"),
-        ("heads", f"{model.heads} of {model.head_dim}, {model.kv_heads} key-value"),
+        *_attention_rows(model),
         ("MLP", f"{model.ffn:,}, {model.activation}"),
+        *_expert_rows(model),
         ("norm", model.norm),
         ("positions", f"{model.position}" + f", {model.max_positions:,}" * bool(model.max_positions)),
         ("vocabulary", f"{model.vocab:,}, {'tied' if model.tied_embeddings else 'untied'} embeddings"),
@@ -50,8 +57,56 @@ def model_text(model: Model, operators: Sequence[Operator], note: str) -> Render
         ("source", model.source),
     ):
         facts.add_row(Text(f"  {name}"), Text(value))
+    if not operators:
+        reason = Text("\nOperators of experts and of latent attention are not modelled in this version", style="dim")
+        return Group(Text(model.name, style="bold"), facts, reason)
     title = Text("\nOperators of a layer", style="bold").append(f"  {note}", style="not bold dim")
     return Group(Text(model.name, style="bold"), facts, title, _operators(operators))
+
+
+def _parameter_rows(model: Model) -> list[tuple[str, str]]:
+    total, layer = model_parameters(model), unsplit_layer_parameters(model)
+    if model.moe is None:
+        return [("parameters", f"{total:,} ({_billions(total)}); {layer:,} a layer")]
+    mixed, active = unsplit_layer_parameters(model, moe=True), active_parameters(model)
+    both = f"{layer:,} a layer without experts, {mixed:,} with"
+    each = both if expert_layers(model) < model.layers else f"{mixed:,} a layer"
+    return [
+        ("parameters", f"{total:,} ({_billions(total)}); {each}"),
+        ("active", f"{active:,} ({_billions(active)}) a token, both vocabulary tables included"),
+    ]
+
+
+def _layers_text(model: Model) -> str:
+    mixed = expert_layers(model)
+    return f"{model.layers}" + (f", {mixed} with experts" if mixed else "")
+
+
+def _attention_rows(model: Model) -> list[tuple[str, str]]:
+    mla = model.mla
+    if mla is None:
+        return [("heads", f"{model.heads} of {model.head_dim}, {model.kv_heads} key-value")]
+    queries = f"queries through {mla.q_lora:,}" if mla.q_lora else "queries projected at once"
+    widths = f"{mla.qk_nope_dim} + {mla.qk_rope_dim} for queries and keys, {mla.v_dim} for values"
+    each = f"{attention_parameters(model):,} parameters"
+    return [
+        ("heads", f"{model.heads} of {widths}"),
+        ("latent", f"{queries}, keys and values through {mla.kv_lora:,}; {each}"),
+    ]
+
+
+def _expert_rows(model: Model) -> list[tuple[str, str]]:
+    moe = model.moe
+    if moe is None:
+        return []
+    shared = f", {moe.shared_ffn:,} wide shared" if moe.shared_ffn else ""
+    return [
+        ("experts", f"{moe.experts} of {moe.ffn:,}, {moe.top_k} a token{shared}; {expert_parameters(model):,} each")
+    ]
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.4g}B"
 
 
 def model_record(model: Model, operators: Sequence[Operator]) -> dict[str, Any]:
@@ -65,13 +120,16 @@ def model_record(model: Model, operators: Sequence[Operator]) -> dict[str, Any]:
     Returns
     -------
     dict
-        The fields of ``Model``, ``parameters``, ``layer_parameters``, and ``operators`` of one layer.
+        The fields of ``Model``, ``parameters``, ``active_parameters`` (those that a token meets), ``layer_parameters``
+        (of a layer without experts), ``expert_layer_parameters`` (0 in a dense model), and ``operators`` of one layer.
     """
     return {
         "schema": "shardsim.model/1",
         **dataclasses.asdict(model),
         "parameters": model_parameters(model),
+        "active_parameters": active_parameters(model),
         "layer_parameters": unsplit_layer_parameters(model),
+        "expert_layer_parameters": 0 if model.moe is None else unsplit_layer_parameters(model, moe=True),
         "operators": [_operator_record(operator) for operator in operators],
     }
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from shardsim.program.ask import CollectiveAnswer
-    from shardsim.validate.table import ErrorSummary, ValidationTable
+    from shardsim.validate.table import ErrorSummary, ValidationRow, ValidationTable
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a8a8a"
 """From the palette of Okabe and Ito (2008), which readers with any colour vision can tell apart."""
@@ -75,7 +75,8 @@ def plot_format(path: Path, option: str = "--plot") -> str:
     """
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
-        raise InputError(Problem(f"{path.name!r} does not end in .png or .svg", option, "such as scaling.png"))
+        what = f"{path.name or str(path)!r} does not end in .png or .svg"
+        raise InputError(Problem(what, option, "such as scaling.png"))
     return found
 
 
@@ -107,7 +108,7 @@ def scaling_plot(table: ScalingTable, file_format: str) -> bytes:
 
 
 def validation_scatter(table: ValidationTable, file_format: str) -> bytes:
-    """Draw predicted against measured iteration times, by source, with a band of 10 % about the diagonal.
+    """Draw predicted against measured figures, by source or else model, with a band of 10 % about the diagonal.
 
     Parameters
     ----------
@@ -393,9 +394,9 @@ def _scatter(axes: Axes, table: ValidationTable) -> None:
         zorder=1,
     )
     axes.plot(line, line, color=GREY, linestyle="--", linewidth=1.2, label="predicted = measured", zorder=2)
-    sources = _largest([row.source or "not stated" for row in rows], len(GROUP_COLOURS) - 1)
+    sources = _largest([_origin(row) for row in rows], len(GROUP_COLOURS) - 1)
     for index, source in enumerate([*sources, None]):
-        members = [row for row in rows if _in_group(row.source or "not stated", source, sources)]
+        members = [row for row in rows if _in_group(_origin(row), source, sources)]
         if not members:
             continue
         name = "other sources" if source is None else source
@@ -417,13 +418,17 @@ def _scatter(axes: Axes, table: ValidationTable) -> None:
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_aspect("equal")
-    axes.set_xlabel("measured iteration time [s]")
-    axes.set_ylabel("predicted iteration time [s]")
+    axes.set_xlabel(f"measured {table.quantity} [{table.unit}]")
+    axes.set_ylabel(f"predicted {table.quantity} [{table.unit}]")
     log_ticks(axes, low, high, lambda value: f"{value:,.10g}", 8)
     axes.legend(loc="upper left", fontsize=8, handletextpad=0.4)
     overall = table.overall
-    axes.set_title(f"{overall.predicted} of {overall.rows} measured runs predicted")
+    axes.set_title(f"{overall.predicted} of {overall.rows} measured {table.noun} predicted")
     write_errors(axes, overall)
+
+
+def _origin(row: ValidationRow) -> str:
+    return row.source or row.model or "not stated"
 
 
 def write_errors(axes: Axes, overall: ErrorSummary) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -101,12 +102,38 @@ def layout_text(layout: Layout) -> str:
     degrees = " x ".join(f"{name}{size:g}" for name, size in axes if size != 1 or name in ("TP", "PP", "DP"))
     notes = [
         f"{layout.vpp:g} chunks" if layout.vpp != 1 else "",
-        layout.schedule if layout.pp != 1 else "",
+        f"layers {_runs(layout.split)}" if layout.split else "",
+        _schedule(layout) if layout.pp != 1 else "",
         "SP" if layout.sp else "",
-        f"recompute {layout.recompute}",
-        f"ZeRO {layout.zero}",
+        f"recompute {_recompute(layout)}",
+        _sharding(layout),
     ]
     return ", ".join([degrees, *filter(None, notes)])
+
+
+def _schedule(layout: Layout) -> str:
+    name = layout.schedule if layout.custom is None else f"{layout.schedule} ({layout.custom.name})"
+    return f"{name} in groups of {layout.group}" if layout.group else name
+
+
+def _recompute(layout: Layout) -> str:
+    if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
+        return f"selective ({', '.join(layout.recompute_modules)})"
+    if layout.recompute == "full" and layout.recompute_layers:
+        what = "the first" if layout.recompute_method == "block" else "units of"
+        return f"full ({what} {layout.recompute_layers} layers)"
+    return layout.recompute
+
+
+def _sharding(layout: Layout) -> str:
+    over = f" over {layout.shard} replicas" if layout.zero and layout.shard else ""
+    return f"ZeRO {layout.zero}{over}" + (", parameters kept" if layout.zero == 3 and not layout.reshard else "")
+
+
+def _runs(counts: Sequence[int]) -> str:
+    """Write counts with their repetitions: ``7 14x8 7``."""
+    runs = [(count, len(list(same))) for count, same in groupby(counts)]
+    return " ".join(f"{times}x{count}" if times > 1 else str(count) for count, times in runs)
 
 
 def bar(share: float, width: int = _BAR) -> str:

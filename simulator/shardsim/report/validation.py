@@ -132,7 +132,7 @@ def validation_text(table: ValidationTable) -> RenderableType:
         Text(),
     ]
     if overall.predicted and overall.rows <= _MOST_ROWS:
-        parts += [_row_table(table.rows), Text()]
+        parts += [_row_table(table.rows, table.unit), Text()]
     parts.append(_summary_table(table))
     if table.skipped:
         parts += [Text(), Text(f"Skipped: {overall.rows - overall.predicted:,} rows", "bold")]
@@ -149,10 +149,10 @@ def validation_text(table: ValidationTable) -> RenderableType:
     return Group(*parts)
 
 
-def _row_table(rows: Sequence[ValidationRow]) -> Table:
+def _row_table(rows: Sequence[ValidationRow], unit: str) -> Table:
     grid = _grid("run", "measured", "predicted", "error")
     for row in rows:
-        times = [f"{time:.4g} s" if time is not None else "-" for time in (row.measured, row.predicted)]
+        times = [f"{time:.4g} {unit}" if time is not None else "-" for time in (row.measured, row.predicted)]
         grid.add_row(_cut(row.id), *times, _signed(row.error))
     return grid
 

@@ -23,6 +23,7 @@ CatalogKind = Literal[
     "host-profile",
     "model",
     "framework",
+    "rules",
 ]
 
 FOLDERS: MappingProxyType[CatalogKind, str] = MappingProxyType(
@@ -37,6 +38,7 @@ FOLDERS: MappingProxyType[CatalogKind, str] = MappingProxyType(
         "host-profile": "topologies/profiles/hosts",
         "model": "workloads/models",
         "framework": "workloads/frameworks",
+        "rules": "workloads/rules",
     }
 )
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -89,6 +91,17 @@ def _entries(kind: CatalogKind, extra: Sequence[Path]) -> dict[str, Path]:
                 if path.suffix in _SUFFIXES and path.is_file():
                     found.setdefault(path.stem, path)
     return found
+
+
+def _entry(kind: CatalogKind, name: str, extra: Sequence[Path]) -> Path | None:
+    """One of the entries, without looking at all the others: a sweep asks for the same few names again and again."""
+    for root in data_roots(extra):
+        folder = root / FOLDERS[kind]
+        listed = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+        for file in (f"{name}{suffix}" for suffix in sorted(_SUFFIXES)):
+            if file in listed and listed[file].is_file():
+                return listed[file]
+    return None
 
 
 def names(kind: CatalogKind, extra: Sequence[Path] = ()) -> tuple[str, ...]:
@@ -147,9 +160,10 @@ def find(kind: CatalogKind, name: str, extra: Sequence[Path] = (), relative_to: 
     """
     if is_path(name):
         return Path(name) if relative_to is None else relative_to / name
+    found = _entry(kind, name, extra)
+    if found is not None:
+        return found
     entries = _entries(kind, extra)
-    if name in entries:
-        return entries[name]
     label = kind.replace("-", " ")
     right = near(name, sorted(entries))
     if name in _working_directory():

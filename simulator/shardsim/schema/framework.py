@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,17 @@ from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, Share, Size, StrictModel, Text
 from shardsim.schema.catalog import find, is_path
 from shardsim.schema.loader import Document, check, load_yaml
-from shardsim.values.training import AttentionKind, CudaGraphs, Framework, MessagePolicy, OverlapPolicy, Recompute
+from shardsim.values.training import (
+    AttentionKind,
+    BackwardGradients,
+    CudaGraphs,
+    Framework,
+    MessagePolicy,
+    OverlapPolicy,
+    Recompute,
+    RunAhead,
+    TensorOverlap,
+)
 
 
 class FrameworkFile(StrictModel):
@@ -35,6 +45,36 @@ class FrameworkFile(StrictModel):
     scatter_gather: bool = Field(description="pipeline messages are split over tensor-parallel ranks")
     overlap_grad_reduce: OverlapPolicy = Field(description="never, always or when_it_fits")
     bucket: Size = Field(gt=0, description="size of a gradient bucket")
+    bucket_per_replica: Size = Field(default=0.0, description="a bucket is at least this times the DP degree")
+    first_bucket: Size = Field(default=0.0, description="size of the first gradient bucket; 0 for that of the others")
+    buckets_first_chunk_only: bool = Field(
+        default=False, description="chunks other than the first of the first stage are reduced as a whole"
+    )
+    overlap_param_gather: bool = Field(
+        default=False, description="ZeRO 1 and 2: parameters are gathered behind the first forward pass"
+    )
+    reduces_units: bool = Field(
+        default=True, description="ZeRO 2 and 3: gradients of a layer are reduced together, not in buckets"
+    )
+    gathers_ahead: Count = Field(default=1, description="ZeRO 3: layers gathered ahead in the forward pass")
+    reductions_in_flight: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="reductions under way before computation waits for one; 0 for no limit"
+    )
+    kept_parts: tuple[Literal["embedding", "head"], ...] = Field(
+        default=(), description="ZeRO 3: parts that stay gathered between forward and backward pass"
+    )
+    gathers_ends_together: bool = Field(default=False, description="embedding and head are gathered as one")
+    copies_gathered: bool = Field(default=False, description="gathered parameters are copied to where they are used")
+    pipeline_accumulates: bool = Field(
+        default=False, description="ZeRO 2 and 3 with a pipeline: gradients are reduced after the last pass only"
+    )
+    sums_copies_every_pass: bool = Field(
+        default=False,
+        description="ZeRO 2 and 3 over some replicas: the others add gradients in every backward pass, not in the last",
+    )
+    reshards_in_pipeline: bool = Field(
+        default=True, description="ZeRO 3 with a pipeline: whether parameters are given up after a forward pass"
+    )
     bucket_copies: bool = Field(description="buckets are copies of the gradients, not views")
     contiguous_gradients: bool = Field(description="gradients lie in one buffer that is reduced in place")
     gradient_bytes: Literal[2, 4] = Field(description="bytes of a gradient element, held and on the wire")
@@ -48,14 +88,60 @@ class FrameworkFile(StrictModel):
     sequence_parallel: bool = Field(description="whether SP is on by default where TP > 1")
     vocab_multiple: Count = Field(description="a rank's part of the vocabulary is a multiple of this")
     causal_flop_halved: bool = Field(description="whether attention kernels skip the masked half")
+    overlap_dgrad: bool = Field(
+        default=False, description="input gradients are summed over tensor-parallel ranks beside weight gradients"
+    )
+    tp_overlap: TensorOverlap = Field(
+        default="none",
+        description="how sequence parallelism gathers and scatters beside products: none, own_shard, ring, userbuffers",
+    )
+    parallel_block: bool = Field(default=False, description="attention and MLP side by side, from one norm")
     loss_in_place: bool = Field(description="the loss overwrites its fp32 logits")
     allocated_share: Share = Field(description="tensors over memory reserved by the caching allocator, at the peak")
+    moment_bytes: Literal[2, 4] = Field(default=4, description="bytes of each of Adam's two moments")
+    weights_are_masters: bool = Field(default=False, description="ZeRO 3: the shards are fp32 masters")
+    gather_buffers: Count = Field(default=1, description="buffers for inputs that sequence parallelism gathers")
+    ddp_buckets: bool = Field(
+        default=False, description="without ZeRO, buckets of all gradients in the weights' type are held all the time"
+    )
+    backward_gradients: BackwardGradients = Field(
+        default="no",
+        description="gradients of a whole backward pass before they are added to a wider sum: no, pass (freed), kept",
+    )
+    runs_ahead: RunAhead = Field(
+        default="never",
+        description="where freed tensors are still read by communication streams: never, without_pipeline, warm_up",
+    )
+    tensors_run_ahead: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="the most of such tensors, of b s h elements each"
+    )
+    gathers_by_copy: bool = Field(default=False, description="ZeRO 1 and 2: weights are gathered through flat copies")
+    step_bytes: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="temporaries of the optimizer step, bytes for each parameter that a rank updates"
+    )
+    loss_moment_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="bytes a logit beside the softmax, for a moment; 0 as loss_in_place implies"
+    )
+    workspace: Size = Field(default=0.0, description="workspaces of libraries inside the caching allocator")
+    activation_share: Share = Field(
+        default=1.0, description="activations over the memory reserved for them, before allocated_share"
+    )
+    fused_norms: bool = Field(
+        default=False, description="a norm is part of the linear layer after it, and not recomputed by itself"
+    )
     context: Size = Field(description="device memory before the first tensor")
     host: Text = Field(description="name of a file in topologies/profiles/hosts, or a path")
+    rules: Text = Field(
+        default="megatron-core", description="which layouts are valid: name of a file in workloads/rules, or a path"
+    )
     cuda_graphs: CudaGraphs = Field(description="what is captured and launched as a whole: none, layers or full passes")
     synchronous_messages: MessagePolicy = Field(
         description="schedules under which the host waits for the device at every pipeline message"
     )
+
+
+_RENAMED = ("bucket", "bucket_per_replica", "first_bucket")
+"""Keys whose unit is in the name of the field that they become."""
 
 
 def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> Framework:
@@ -88,12 +174,16 @@ def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | No
     document = load_yaml(path)
     file = check(document, FrameworkFile)
     _refuse_contradictions(document, file)
-    flags = file.model_dump(exclude={"title", "sources", "bucket", "context", "host"})
+    flags = file.model_dump(exclude={*_RENAMED, "title", "sources", "context", "workspace", "host", "rules"})
     return Framework(
         name=path.stem,
         bucket_bytes=file.bucket,
+        bucket_bytes_per_replica=file.bucket_per_replica,
+        first_bucket_bytes=file.first_bucket,
         context_bytes=file.context,
+        workspace_bytes=file.workspace,
         host_profile=str(path.parent / file.host) if is_path(file.host) else file.host,
+        rules=str(path.parent / file.rules) if is_path(file.rules) else file.rules,
         source="; ".join(file.sources.values()),
         **flags,
     )
@@ -107,5 +197,8 @@ def _refuse_contradictions(document: Document, file: FrameworkFile) -> None:
     if file.attention == "unfused" and file.causal_flop_halved:
         what = "unfused attention multiplies whole score matrices and skips nothing"
         problems.append(Problem(what, document.where(("causal_flop_halved",)), "false"))
+    if file.gathers_ends_together and len(file.kept_parts) == 1:
+        what = "embedding and head are gathered as one, and only one of them stays gathered"
+        problems.append(Problem(what, document.where(("kept_parts",)), "both or none"))
     if problems:
         raise InputError(problems)

@@ -1,8 +1,9 @@
-"""Models from Hugging Face ``config.json`` files: GPT-2, Llama, Mistral and Qwen2."""
+"""Models from Hugging Face ``config.json`` files: GPT-2, Llama, Mistral, Mixtral, Qwen2 and DeepSeek, dense or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,10 +13,11 @@ from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count
 from shardsim.schema.catalog import near
 from shardsim.schema.loader import Document, check
-from shardsim.values.training import Model
+from shardsim.values.training import Mla, Model, Moe
 
 _MARKS = ("model_type", "architectures", "transformers_version")
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "moe_num_experts")
+_WITH_EXPERTS = ("mixtral", "qwen2_moe", "deepseek_v2", "deepseek_v3")
 
 
 class _Config(BaseModel):
@@ -54,6 +56,42 @@ class LlamaConfig(_Config):
     mlp_bias: bool = False
     sliding_window: int | None = Field(default=None)
     use_sliding_window: bool = True
+
+
+class MixtralConfig(LlamaConfig):
+    """``model_type: mixtral``. An expert is as wide as the MLP it stands for."""
+
+    num_local_experts: Count
+    num_experts_per_tok: Count
+
+
+class Qwen2MoeConfig(LlamaConfig):
+    """``model_type: qwen2_moe``. Defaults are those of the transformers library."""
+
+    num_experts: Count
+    num_experts_per_tok: Count
+    moe_intermediate_size: Count
+    shared_expert_intermediate_size: Count
+    decoder_sparse_step: Count = 1
+    mlp_only_layers: list[int] | None = None
+    use_sliding_window: bool = False
+
+
+class DeepseekConfig(LlamaConfig):
+    """``model_type: deepseek_v2`` or ``deepseek_v3``."""
+
+    q_lora_rank: Count | None
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Count
+    v_head_dim: Count
+    n_routed_experts: Count
+    num_experts_per_tok: Count
+    moe_intermediate_size: Count
+    n_shared_experts: int | None = Field(default=None, ge=0)
+    first_k_dense_replace: int = Field(default=0, ge=0)
+    moe_layer_freq: Count = 1
+    num_nextn_predict_layers: int = 0
 
 
 def looks_like(document: Document) -> bool:
@@ -132,9 +170,12 @@ def _gpt2(document: Document, name: str) -> Model:
 
 def _llama(document: Document, name: str) -> Model:
     config = check(document, LlamaConfig)
-    problems = list(_llama_problems(document, config))
-    if problems:
-        raise InputError(problems)
+    _refuse(_llama_problems(document, config))
+    return _dense(document, name, config)
+
+
+def _dense(document: Document, name: str, config: LlamaConfig) -> Model:
+    """The model of a configuration, its experts and latent attention left out."""
     window = config.sliding_window if config.use_sliding_window else None
     remark = f"; its sliding window of {window} tokens is not modelled: attention is full" if window else ""
     return Model(
@@ -152,9 +193,76 @@ def _llama(document: Document, name: str) -> Model:
         max_positions=0,
         tied_embeddings=config.tie_word_embeddings,
         bias=config.attention_bias and config.mlp_bias,
-        qkv_bias=document.data.get("model_type") == "qwen2",
+        qkv_bias=_architecture(document) in {"qwen2", "qwen2_moe"},
         source=f"Hugging Face configuration {document.file}{remark}",
     )
+
+
+def _mixtral(document: Document, name: str) -> Model:
+    config = check(document, MixtralConfig)
+    top_k, experts = config.num_experts_per_tok, config.num_local_experts
+    _refuse((*_llama_problems(document, config), *_choice_problems(document, top_k, experts)))
+    return replace(_dense(document, name, config), moe=Moe(experts, top_k, config.intermediate_size))
+
+
+def _qwen2_moe(document: Document, name: str) -> Model:
+    config = check(document, Qwen2MoeConfig)
+    top_k, experts = config.num_experts_per_tok, config.num_experts
+    problems = [*_llama_problems(document, config), *_choice_problems(document, top_k, experts)]
+    plain = sorted(config.mlp_only_layers or ())
+    if plain != list(range(len(plain))):
+        what = f"layers {', '.join(map(str, plain))} without experts cannot be expressed"
+        problems.append(Problem(what, document.where(("mlp_only_layers",)), "the first layers, or none"))
+    _refuse(problems)
+    shared = config.shared_expert_intermediate_size
+    moe = Moe(
+        experts, top_k, config.moe_intermediate_size, shared, len(plain), config.decoder_sparse_step, shared_gate=True
+    )
+    return replace(_dense(document, name, config), moe=moe)
+
+
+def _deepseek(document: Document, name: str) -> Model:
+    config = check(document, DeepseekConfig)
+    top_k, experts = config.num_experts_per_tok, config.n_routed_experts
+    # Heads have widths of their own here: they need not divide the hidden width, nor be fewer for keys and values.
+    heads = config.model_copy(update={"num_key_value_heads": None, "head_dim": config.v_head_dim})
+    problems = [*_llama_problems(document, heads), *_choice_problems(document, top_k, experts)]
+    if config.moe_layer_freq != 1:
+        what = f"experts in one of {config.moe_layer_freq} layers cannot be expressed"
+        problems.append(Problem(what, document.where(("moe_layer_freq",)), "1"))
+    if config.attention_bias:
+        what = "biases in latent attention cannot be expressed"
+        problems.append(Problem(what, document.where(("attention_bias",)), "false"))
+    _refuse(problems)
+    width, extra = config.moe_intermediate_size, config.num_nextn_predict_layers
+    mla = Mla(
+        q_lora=config.q_lora_rank or 0,
+        kv_lora=config.kv_lora_rank,
+        qk_nope_dim=config.qk_nope_head_dim,
+        qk_rope_dim=config.qk_rope_head_dim,
+        v_dim=config.v_head_dim,
+    )
+    model = _dense(document, name, heads)
+    remark = f"; its {extra} more modules that predict further tokens are left out" if extra else ""
+    return replace(
+        model,
+        head_dim=mla.qk_dim,
+        source=model.source + remark,
+        moe=Moe(experts, top_k, width, (config.n_shared_experts or 0) * width, config.first_k_dense_replace),
+        mla=mla,
+    )
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    found = tuple(problems)
+    if found:
+        raise InputError(found)
+
+
+def _choice_problems(document: Document, top_k: int, experts: int) -> Iterator[Problem]:
+    if top_k > experts:
+        what = f"each token goes to {top_k} of {experts} experts"
+        yield Problem(what, document.where(("num_experts_per_tok",)), f"{experts} or less")
 
 
 def _llama_problems(document: Document, config: LlamaConfig) -> Iterator[Problem]:
@@ -180,7 +288,16 @@ def _shape_problems(document: Document, whole: str, hidden: int, part: str, head
 
 
 _READERS: Mapping[str, Callable[[Document, str], Model]] = MappingProxyType(
-    {"gpt2": _gpt2, "llama": _llama, "mistral": _llama, "qwen2": _llama}
+    {
+        "gpt2": _gpt2,
+        "llama": _llama,
+        "mistral": _llama,
+        "qwen2": _llama,
+        "mixtral": _mixtral,
+        "qwen2_moe": _qwen2_moe,
+        "deepseek_v2": _deepseek,
+        "deepseek_v3": _deepseek,
+    }
 )
 _CLASSES: Mapping[str, str] = MappingProxyType(
     {
@@ -188,15 +305,23 @@ _CLASSES: Mapping[str, str] = MappingProxyType(
         "LlamaForCausalLM": "llama",
         "MistralForCausalLM": "mistral",
         "Qwen2ForCausalLM": "qwen2",
+        "MixtralForCausalLM": "mixtral",
+        "Qwen2MoeForCausalLM": "qwen2_moe",
+        "DeepseekV2ForCausalLM": "deepseek_v2",
+        "DeepseekV3ForCausalLM": "deepseek_v3",
     }
 )
 
 
-def _architecture(document: Document) -> str:
+def _kind(document: Document) -> object:
     """The model type, or what the class under ``architectures`` implies where none is given."""
     listed = document.data.get("architectures")
     first = listed[0] if isinstance(listed, list) and listed else None
-    kind = document.data.get("model_type", _CLASSES.get(first) if isinstance(first, str) else None)
+    return document.data.get("model_type", _CLASSES.get(first) if isinstance(first, str) else None)
+
+
+def _architecture(document: Document) -> str:
+    kind = _kind(document)
     if kind is None:
         right = f"one of {', '.join(_READERS)}"
         raise InputError(Problem("the key 'model_type' is missing", document.where(), right))
@@ -208,11 +333,12 @@ def _architecture(document: Document) -> str:
 
 
 def _inexpressible(document: Document) -> Iterator[Problem]:
-    for key in _EXPERT_KEYS:
+    kind = _kind(document)
+    for key in () if kind in _WITH_EXPERTS else _EXPERT_KEYS:
         value = document.data.get(key)
         if isinstance(value, int) and value > 0:
-            what = f"a mixture of experts ({key}: {value}) cannot be expressed in this version"
-            yield Problem(what, document.where((key,)), "a dense model")
+            what = f"the experts of this architecture ({key}: {value}) cannot be expressed in this version"
+            yield Problem(what, document.where((key,)), f"a dense model, or one of {', '.join(_WITH_EXPERTS)}")
     if document.data.get("is_encoder_decoder") is True:
         yield Problem("an encoder and a decoder cannot be expressed", document.where(("is_encoder_decoder",)))
     if isinstance(document.data.get("text_config"), dict):

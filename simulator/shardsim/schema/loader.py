@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -329,12 +329,18 @@ def check(document: Document, model: type[Model]) -> Model:
     """
     try:
         # Through JSON text, because pydantic's strict mode takes a list for a tuple there and only there.
-        return model.model_validate_json(json.dumps(document.data, default=str))
+        return cast("Model", _checked(model, json.dumps(document.data, default=str)))
     except ValidationError as error:
         raise InputError(
             Problem(found.what, document.where(found.keys), found.right)
             for found in explain(error, document.data, model)
         ) from None
+
+
+@lru_cache(maxsize=128)
+def _checked(model: type[BaseModel], text: str) -> BaseModel:
+    """Check the same content once, as :func:`_parse`; models are frozen, and nobody changes what they hold."""
+    return model.model_validate_json(text)
 
 
 def check_mapping(data: Mapping[str, Any], model: type[Model], where: str) -> Model:

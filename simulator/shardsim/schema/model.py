@@ -13,11 +13,33 @@ from shardsim.schema import huggingface
 from shardsim.schema.base import Count, StrictModel, Text
 from shardsim.schema.catalog import find
 from shardsim.schema.loader import Document, check, load_yaml
-from shardsim.values.training import Model
+from shardsim.values.training import Mla, Model, Moe
+
+
+class MoeFile(StrictModel):
+    """Experts in the place of the MLP."""
+
+    experts: Count = Field(description="of a layer, without shared ones")
+    top_k: Count = Field(description="experts that each token goes to")
+    ffn: Count = Field(description="width of an expert")
+    shared_ffn: int = Field(default=0, ge=0, description="width of all shared experts together; 0 for none")
+    first_dense: int = Field(default=0, ge=0, description="layers at the beginning that keep a plain MLP")
+    every: Count = Field(default=1, description="one in so many of the other layers has experts")
+    shared_gate: bool = Field(default=False, description="a gate weighs the shared experts (Qwen)")
+
+
+class MlaFile(StrictModel):
+    """Multi-head latent attention."""
+
+    q_lora: int = Field(default=0, ge=0, description="width of the latent queries; 0 for none")
+    kv_lora: Count = Field(description="width of the latent keys and values")
+    qk_nope_dim: Count = Field(description="dimensions of a query or key without positions")
+    qk_rope_dim: Count = Field(description="dimensions with rotary positions, of a key those that all heads share")
+    v_dim: Count = Field(description="dimensions of a value")
 
 
 class ModelFile(StrictModel):
-    """The shape of a dense decoder-only transformer; a GPT where nothing else is said."""
+    """The shape of a decoder-only transformer; a GPT where nothing else is said."""
 
     title: Text | None = Field(default=None, description="a few words for people")
     name: Text | None = Field(default=None, description="for a model written inline; a file is named by itself")
@@ -27,7 +49,9 @@ class ModelFile(StrictModel):
     heads: Count = Field(description="a, query heads")
     kv_heads: Count | None = Field(default=None, description="k, key-value heads; as many as heads when left out")
     head_dim: Count | None = Field(default=None, description="d; hidden / heads when left out")
-    ffn: Count | None = Field(default=None, description="f, width of the MLP; 4 h when left out (GELU only)")
+    ffn: Count | None = Field(
+        default=None, description="f, width of the MLP; 4 h when left out (GELU only), that of an expert with experts"
+    )
     vocab: Count = Field(description="V, before padding")
     activation: Literal["gelu", "swiglu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -36,6 +60,8 @@ class ModelFile(StrictModel):
     tied_embeddings: bool = Field(default=True, description="the LM head shares the embedding's weight")
     bias: bool = Field(default=True, description="every linear layer has a bias")
     qkv_bias: bool = Field(default=False, description="QKV has a bias even where the others have none (Qwen)")
+    moe: MoeFile | None = Field(default=None, description="experts in the place of the MLP")
+    mla: MlaFile | None = Field(default=None, description="latent attention")
 
 
 def load_model(name: str | Mapping[str, Any], extra: Sequence[Path] = (), relative_to: Path | None = None) -> Model:
@@ -78,14 +104,16 @@ def _from_document(document: Document, name: str) -> Model:
     problems = list(_problems(document, file))
     if problems:
         raise InputError(problems)
+    moe = None if file.moe is None else Moe(**file.moe.model_dump())
+    mla = None if file.mla is None else Mla(**file.mla.model_dump())
     return Model(
         name=file.name or name,
         layers=file.layers,
         hidden=file.hidden,
         heads=file.heads,
         kv_heads=file.kv_heads or file.heads,
-        head_dim=file.head_dim or file.hidden // file.heads,
-        ffn=file.ffn or 4 * file.hidden,
+        head_dim=mla.qk_dim if mla else file.head_dim or file.hidden // file.heads,
+        ffn=file.ffn or (moe.ffn if moe else 4 * file.hidden),
         vocab=file.vocab,
         activation=file.activation,
         norm=file.norm,
@@ -95,18 +123,20 @@ def _from_document(document: Document, name: str) -> Model:
         bias=file.bias,
         qkv_bias=file.qkv_bias,
         source=file.source or "given by the user",
+        moe=moe,
+        mla=mla,
     )
 
 
 def _problems(document: Document, file: ModelFile) -> Iterator[Problem]:
     """What the schema cannot see in one key alone."""
-    if file.head_dim is None and file.hidden % file.heads:
+    if file.head_dim is None and file.mla is None and file.hidden % file.heads:
         what = f"hidden {file.hidden} does not divide by {file.heads} heads"
         yield Problem(what, document.where(("heads",)), "a divisor of hidden, or head_dim besides")
     if file.kv_heads is not None and file.heads % file.kv_heads:
         what = f"{file.heads} heads do not divide by {file.kv_heads} key-value heads"
         yield Problem(what, document.where(("kv_heads",)), "a divisor of heads")
-    if file.ffn is None and file.activation == "swiglu":
+    if file.ffn is None and file.activation == "swiglu" and file.moe is None:
         yield Problem("the key 'ffn' is missing, and SwiGLU has no usual width", document.where(), "ffn: 14336")
     if file.position == "learned" and file.max_positions is None:
         right = "max_positions: 2048, or position: rope"
@@ -114,3 +144,37 @@ def _problems(document: Document, file: ModelFile) -> Iterator[Problem]:
     if file.position == "rope" and file.max_positions is not None:
         where = document.where(("max_positions",))
         yield Problem("rotary positions have no table", where, "leave max_positions out")
+    if file.bias and (file.moe or file.mla):
+        what = "biases cannot be expressed together with experts or latent attention"
+        yield Problem(what, document.where(("bias",) if "bias" in document.data else ()), "bias: false")
+    if file.moe is not None:
+        yield from _expert_problems(document, file, file.moe)
+    if file.mla is not None:
+        yield from _latent_problems(document, file)
+
+
+def _expert_problems(document: Document, file: ModelFile, moe: MoeFile) -> Iterator[Problem]:
+    if moe.top_k > moe.experts:
+        what = f"each token goes to {moe.top_k} of {moe.experts} experts"
+        yield Problem(what, document.where(("moe", "top_k")), f"{moe.experts} or less")
+    if moe.first_dense + moe.every > file.layers:
+        what = f"none of the {file.layers} layers has experts"
+        yield Problem(what, document.where(("moe",)), "fewer under first_dense or every, or no moe")
+    if file.ffn is None and (moe.first_dense or moe.every > 1):
+        what = "the key 'ffn' is missing, the width of the layers without experts"
+        yield Problem(what, document.where(), "ffn: 18432")
+    if moe.shared_gate and not moe.shared_ffn:
+        yield Problem("a gate for shared experts without any", document.where(("moe", "shared_gate")), "shared_ffn")
+
+
+def _latent_problems(document: Document, file: ModelFile) -> Iterator[Problem]:
+    if file.kv_heads not in (None, file.heads):
+        what = f"{file.kv_heads} key-value heads with latent attention, which has as many as heads"
+        yield Problem(what, document.where(("kv_heads",)), "leave kv_heads out")
+    if file.head_dim is not None:
+        what = "head_dim with latent attention, whose dimensions are under mla"
+        yield Problem(what, document.where(("head_dim",)), "leave head_dim out")
+    if file.qkv_bias:
+        yield Problem("latent attention has no QKV bias", document.where(("qkv_bias",)), "qkv_bias: false")
+    if file.position != "rope":
+        yield Problem("latent attention without rotary positions", document.where(("position",)), "position: rope")

@@ -39,8 +39,15 @@ class NameRule(StrictModel):
         Last year of measurement for which the rule holds.
     name : str or None
         The catalog name.
+    notes : str
+        Text that must stand in the row's notes, as it is (frameworks only).
     set : mapping
         Changes to the hardware, as a run file's ``set`` (clusters only).
+    layout : mapping
+        Keys of the layout that follow (frameworks and sharding only).
+    stages : {"even", "by_cost", "ends_as_layers"}
+        How layers are dealt out to stages (frameworks only): evenly; by the cost of their products, LM head included;
+        or evenly, with embedding and loss counted as layers where only so they divide.
     skip : str or None
         Why a row like this is skipped; either this or ``name``.
     note : str
@@ -51,7 +58,10 @@ class NameRule(StrictModel):
     interconnect: tuple[Text, ...] = ()
     until: int | None = None
     name: Text | None = None
+    notes: str = ""
     set: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    layout: dict[str, str | int | bool] = Field(default_factory=dict)
+    stages: Literal["even", "by_cost", "ends_as_layers"] = "even"
     skip: Text | None = None
     note: str = ""
 
@@ -61,8 +71,10 @@ class NameRule(StrictModel):
             raise ValueError("a rule has either a name or a skip")
         return self
 
-    def matches(self, text: str, interconnect: str = "", year: int | None = None) -> bool:
+    def matches(self, text: str, interconnect: str = "", year: int | None = None, notes: str = "") -> bool:
         """Tell whether the rule applies to a cell."""
+        if self.notes not in notes:
+            return False
         if self.until is not None and (year is None or year > self.until):
             return False
         return _all_in(self.words, text) and _all_in(self.interconnect, interconnect)
@@ -99,6 +111,52 @@ class ModelTraits(StrictModel):
         return self
 
 
+class MemoryRule(StrictModel):
+    """How a framework reports memory, and what its runs say nothing about.
+
+    Parameters
+    ----------
+    words : tuple of str
+        Beginnings of words that must all occur in the ``framework`` cell.
+    columns : tuple of str
+        Columns by which a table without a ``framework`` column is told to be of this framework.
+    cells : mapping of str to str
+        What a row of such a table must hold besides.
+    framework : str or None
+        Catalog name that such a table's runs take.
+    arch_class : str or None
+        Architecture class that such a table's rows take.
+    unit : {"GB", "GiB"}
+        What the columns that end in ``_gb`` count.
+    stage : {"fullest", "first"}
+        Pipeline stage whose memory is reported.
+    note : str
+        What was assumed.
+    """
+
+    words: tuple[Text, ...] = ()
+    columns: tuple[Text, ...] = ()
+    cells: dict[str, str] = Field(default_factory=dict)
+    framework: Text | None = None
+    arch_class: Text | None = None
+    unit: Literal["GB", "GiB"] = "GB"
+    stage: Literal["fullest", "first"] = "fullest"
+    note: str = ""
+
+    @property
+    def bytes(self) -> float:
+        """Of the unit [bytes]."""
+        return 2.0**30 if self.unit == "GiB" else 1e9
+
+    def matches(self, text: str) -> bool:
+        """Tell whether the rule applies to a ``framework`` cell."""
+        return bool(self.words) and _all_in(self.words, text)
+
+    def tells(self, cells: Mapping[str, str]) -> bool:
+        """Tell whether a row that names no framework is of this one."""
+        return bool(self.columns) and set(self.columns) <= set(cells) and self.cells.items() <= cells.items()
+
+
 class MeasuredNames(StrictModel):
     """All rules by which rows of a measured table become runs. The first rule that matches holds.
 
@@ -107,13 +165,16 @@ class MeasuredNames(StrictModel):
     source : str
         What the rules rest on.
     clusters, precisions, frameworks, schedules, recompute, sharding : tuple of NameRule
-        From the cells ``gpu``, ``precision``, ``framework``, ``schedule``, ``recompute`` and ``zero_stage``.
+        From the cells ``gpu``, ``precision``, ``framework`` with ``precision``, ``schedule``, ``recompute`` and
+        ``zero_stage``.
     collectives : tuple of NameRule
         Clusters, from the ``gpu`` cell of a table of collectives.
     devices : tuple of NameRule
         From the ``gpu`` cell of a table of matrix products.
     architectures : mapping of str to ModelTraits
         By the ``arch_class`` cell.
+    memory : tuple of MemoryRule
+        How frameworks report memory.
     """
 
     source: Text
@@ -126,6 +187,7 @@ class MeasuredNames(StrictModel):
     sharding: tuple[NameRule, ...] = ()
     devices: tuple[NameRule, ...] = ()
     architectures: dict[str, ModelTraits] = Field(default_factory=dict)
+    memory: tuple[MemoryRule, ...] = ()
 
 
 def _tokens(text: str) -> tuple[str, ...]:
@@ -140,7 +202,7 @@ def _all_in(words: Iterable[str], text: str) -> bool:
 
 
 def first_match(
-    rules: Iterable[NameRule], text: str, interconnect: str = "", year: int | None = None
+    rules: Iterable[NameRule], text: str, interconnect: str = "", year: int | None = None, notes: str = ""
 ) -> NameRule | None:
     """Find the first rule that applies to a cell.
 
@@ -153,6 +215,8 @@ def first_match(
         The cells that describe the interconnect.
     year : int or None
         Year of measurement.
+    notes : str
+        The row's notes.
 
     Returns
     -------
@@ -164,7 +228,7 @@ def first_match(
     >>> first_match(rules, "NVIDIA GB200").name
     'gb200-nvl72'
     """
-    return next((rule for rule in rules if rule.matches(text, interconnect, year)), None)
+    return next((rule for rule in rules if rule.matches(text, interconnect, year, notes)), None)
 
 
 def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
@@ -200,6 +264,7 @@ def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
         sharding=tuple(rule for names in found for rule in names.sharding),
         devices=tuple(rule for names in found for rule in names.devices),
         architectures=architectures,
+        memory=tuple(rule for names in found for rule in names.memory),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from shardsim.engine.predict import EngineName
 from shardsim.errors import InputError, Problem
 from shardsim.schema.locate import data_roots
 from shardsim.schema.validation import measured_names
+from shardsim.validate.csvfile import read_csv
 from shardsim.validate.evaluate import Evaluate, Priced, Refused, evaluate_run
 from shardsim.validate.requests import RowRequest, row_request
-from shardsim.validate.rows import MeasuredRun, read_measured_runs
+from shardsim.validate.rows import REQUIRED, MeasuredRun, measured_runs, unused_columns
 from shardsim.validate.summary import summarise
 from shardsim.validate.table import ValidationRow, ValidationTable
 
@@ -58,9 +60,10 @@ def validate_runs(
     InputError
         Every problem of the file.
     """
-    rows = read_measured_runs(path)
+    csv = read_csv(path, REQUIRED)
+    rows = measured_runs(csv)
     names = measured_names(data)
-    requests = [row_request(row, names) for row in rows]
+    requests = [row_request(row, names, data) for row in rows]
     # Tables hold several reports of one configuration: each is predicted once.
     keys = [None if request.run is None else json.dumps(request.run, sort_keys=True) for request in requests]
     distinct = {key: request.run for key, request in zip(keys, requests, strict=True) if key and request.run}
@@ -76,7 +79,9 @@ def validate_runs(
         if progress is not None:
             progress(len(found), len(distinct))
     table = [_row(row, request, found.get(key)) for row, request, key in zip(rows, requests, keys, strict=True)]
-    return summarise(path.name, table)
+    unused = unused_columns(csv)
+    remarks = (f"Columns not used: {', '.join(unused)}",) if unused else ()
+    return replace(summarise(path.name, table), remarks=remarks)
 
 
 def _row(row: MeasuredRun, request: RowRequest, outcome: Priced | Refused | None) -> ValidationRow:

@@ -90,7 +90,9 @@ class ValidationTable:
     headline : ErrorSummary or None
         The rows that count, where not all do.
     remarks : tuple of str
-        How groups are to be read.
+        How groups are to be read, and which columns nothing reads.
+    quantity, unit : str
+        What was measured, and in what.
     """
 
     file: str
@@ -101,3 +103,5 @@ class ValidationTable:
     noun: str = "runs"
     headline: ErrorSummary | None = None
     remarks: tuple[str, ...] = ()
+    quantity: str = "iteration time"
+    unit: str = "s"

@@ -1,25 +1,58 @@
-"""Device memory of one rank, as bytes that each part of training takes; the engine adds up what is held when.
+"""Device memory of one rank, as bytes that each part of training takes and the passes that take and give them back.
 
-Activations are those of arXiv 2205.05198 §4 (Table 2), tensor by tensor, so that grouped queries, SwiGLU, fused
-attention and a missing dropout follow; for GPT in 16 bits they reduce to its equations.
+States are those of :mod:`shardsim.workload.states`, activations those of :mod:`shardsim.workload.activations`;
+:mod:`shardsim.workload.occupancy` adds up what is held when.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import reduce
+from itertools import takewhile
 
-from shardsim.errors import InputError, Problem
 from shardsim.values.num import Num, larger, where
+from shardsim.values.program import PipelineSchedule, passes_of
 from shardsim.values.training import Batch, Framework, Layout, Model
-from shardsim.workload.parameters import padded_vocab, stage_parameters
-from shardsim.workload.pipeline import p2p_message
-from shardsim.workload.quantization import kept_bytes, weight_copies
-from shardsim.workload.shapes import Shapes, element_bytes, shapes
+from shardsim.workload.activations import chunk_activations
+from shardsim.workload.buffers import buffer_bytes, passing_bytes, stepping_bytes
+from shardsim.workload.parameters import held_parameters, is_expert_layer, linear_weights, padded_vocab
+from shardsim.workload.quantization import weight_copies
+from shardsim.workload.shapes import element_bytes, shapes
+from shardsim.workload.stages import ChunkContent, chunk_contents
+from shardsim.workload.states import gathered_bytes, kept_gradients, stage_held, stage_states
 
 _FP32 = 4
 _MASK = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkAllocation:
+    """What the passes of one chunk take, for each micro-batch.
+
+    Parameters
+    ----------
+    kept : Num
+        From the forward pass to the end of the backward pass, or of the input-gradient pass [bytes].
+    weight_gradient : Num
+        From the input-gradient pass to the end of the weight-gradient pass [bytes].
+    working_set : Num
+        Rebuilt by recomputation during a backward or input-gradient pass [bytes].
+    loss : Num
+        What the loss keeps as long as ``kept``: the fp32 softmax over the vocabulary [bytes].
+    logits : Num
+        What the loss needs besides, during the forward pass [bytes].
+    gradients : Num
+        Gradients of a whole backward pass in the type of the weights, where they are added to those of other passes
+        after it [bytes].
+    """
+
+    kept: Num = 0.0
+    weight_gradient: Num = 0.0
+    working_set: Num = 0.0
+    loss: Num = 0.0
+    logits: Num = 0.0
+    gradients: Num = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,270 +63,169 @@ class StageAllocation:
     ----------
     weights, gradients, optimizer : Num
         Held all the time [bytes].
-    activation_per_chunk : tuple of Num
-        For each chunk, held by every micro-batch between its forward and its backward pass [bytes]; in the last
-        chunk of the last stage with the fp32 softmax over the vocabulary that the loss keeps.
-    recompute_working_set : Num
-        What one layer rebuilds before its backward pass [bytes].
-    logits : Num
-        What the loss needs besides for a moment [bytes]: the logits in 16 bits, or two more copies in fp32 where it
-        is not in place. Never at the same time as the recompute working set.
+    chunks : tuple of ChunkAllocation
+        For each chunk of the stage.
     buffers : Num
-        Communication: gathered input under SP, messages, copies of gradients in buckets [bytes].
+        Held all the time [bytes].
+    gathered : Num
+        Weights that full sharding has gathered while passes run [bytes].
+    passing : Num
+        Freed while passes run and not to be used again yet [bytes].
+    stepping : Num
+        What the optimizer step needs, when no pass runs [bytes].
     context : Num
         Framework and libraries [bytes].
     allocated_share : float
         Share of the memory reserved for tensors that tensors fill (-); the rest is fragmentation.
+    activation_share : float
+        The same share of the memory reserved for what passes allocate and free (-), before ``allocated_share``.
     """
 
     weights: Num
     gradients: Num
     optimizer: Num
-    activation_per_chunk: tuple[Num, ...]
-    recompute_working_set: Num
-    logits: Num
-    buffers: Num
-    context: Num
+    chunks: tuple[ChunkAllocation, ...]
+    buffers: Num = 0.0
+    gathered: Num = 0.0
+    passing: Num = 0.0
+    stepping: Num = 0.0
+    context: Num = 0.0
     allocated_share: float = 1.0
-
-    def total_at(self, in_flight: Sequence[float]) -> Num:
-        """Sum at a moment, as reserved.
-
-        Parameters
-        ----------
-        in_flight : sequence of float
-            Micro-batches in flight in each chunk (-).
-
-        Returns
-        -------
-        Num
-            [bytes].
-        """
-        tensors = self.weights + self.gradients + self.optimizer + self.buffers
-        for count, size in zip(in_flight, self.activation_per_chunk, strict=True):
-            tensors = tensors + count * size
-        tensors = tensors + larger(self.recompute_working_set, self.logits)
-        return tensors / self.allocated_share + self.context
+    activation_share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class StateBytes:
-    """Bytes that a parameter takes on each rank, averaged over replicas.
-
-    Parameters
-    ----------
-    weights, gradients, optimizer : Num
-        [bytes].
-    """
-
-    weights: Num
-    gradients: Num
-    optimizer: Num
-
-    @property
-    def total(self) -> Num:
-        """All of it [bytes]."""
-        return self.weights + self.gradients + self.optimizer
-
-
-def partitioned_state(weights: float, gradients: float, optimizer: float, dp: Num, zero: int) -> StateBytes:
-    """Split the bytes of a parameter over replicas.
-
-    Parameters
-    ----------
-    weights, gradients, optimizer : float
-        Bytes a parameter, unsplit [bytes]; with 2, 2 and 12 this is the table of the ZeRO paper.
-    dp : Num
-        Replicas (-).
-    zero : int
-        1 splits the optimizer's states, 2 gradients too, 3 weights too.
-
-    Returns
-    -------
-    StateBytes
-
-    Notes
-    -----
-    arXiv 1910.02054, figure 1: 16 Ψ, 4 Ψ + 12 Ψ/N, 2 Ψ + 14 Ψ/N, 16 Ψ/N.
-
-    Examples
-    --------
-    >>> round(7.5 * partitioned_state(2, 2, 12, dp=64, zero=1).total, 1)
-    31.4
-    """
-    return StateBytes(
-        weights=weights / dp if zero >= 3 else weights,
-        gradients=gradients / dp if zero >= 2 else gradients,
-        optimizer=optimizer / dp if zero >= 1 else optimizer,
-    )
-
-
-def state_bytes(framework: Framework, layout: Layout) -> StateBytes:
-    """Bytes a parameter under a framework's precision recipe with Adam.
-
-    Parameters
-    ----------
-    framework : Framework
-    layout : Layout
-
-    Returns
-    -------
-    StateBytes
-
-    Notes
-    -----
-    Weight and gradient in their own precision; two moments in fp32, a master weight in fp32 unless the weight is, and
-    an fp32 copy of the gradient unless the gradient is. 20, 18 and 16 bytes for fp16/fp16, bf16/fp32 and fp32/fp32
-    weights/gradients, 4 + 16/D, 6 + 12/D and 8 + 8/D with the distributed optimizer: github NVIDIA/Megatron-LM,
-    docs/user-guide/features/dist_optimizer.md.
-    """
-    weight, gradient = element_bytes(framework), framework.gradient_bytes
-    master = 0 if weight == _FP32 else _FP32
-    copy = 0 if gradient == _FP32 else _FP32
-    return partitioned_state(weight, gradient, 2 * _FP32 + master + copy, layout.dp, layout.zero)
-
-
-def activation_bytes_per_layer(model: Model, layout: Layout, batch: Batch, framework: Framework) -> Num:
-    """Activations of one layer and micro-batch that are kept for the backward pass.
+def stage_allocations(
+    model: Model, layout: Layout, batch: Batch, framework: Framework, schedule: PipelineSchedule
+) -> tuple[StageAllocation, ...]:
+    """Allocate one rank of every stage.
 
     Parameters
     ----------
     model : Model
     layout : Layout
-        Its ``tp``, ``sp`` and ``recompute`` decide.
+        ``pp`` and ``vpp`` are scalars; ``tp``, ``dp`` ... may be arrays over layouts.
     batch : Batch
     framework : Framework
-        Fused attention keeps nothing of size s².
+    schedule : PipelineSchedule
+        Which chunks each stage holds.
 
     Returns
     -------
-    Num
-        [bytes].
-
-    Notes
-    -----
-    arXiv 2205.05198, Table 2, for GPT: none s b h (10 + 24/t + 5 a s/(h t)); with SP s b h (34/t + 5 a s/(h t));
-    selective without the last term; full 2 s b h, of which SP keeps 1/t.
-    """
-    sizes = shapes(model, layout, batch, framework)
-    if layout.recompute == "full":
-        return sizes.local_hidden * sizes.element_bytes
-    outside_core = _outside_core(model, sizes, framework)
-    return outside_core if layout.recompute == "selective" else outside_core + _core(sizes, framework)
-
-
-def first_stage_activation_bytes(model: Model, layout: Layout, batch: Batch, framework: Framework) -> Num:
-    """Activations of the first stage in the accounting of arXiv 2205.05198 §4.2.3: layers only.
-
-    Parameters
-    ----------
-    model : Model
-    layout : Layout
-    batch : Batch
-    framework : Framework
-
-    Returns
-    -------
-    Num
-        [bytes]. As many as all L layers of one micro-batch, whatever p; (1 + (p - 1)/(p v)) times that interleaved.
-    """
-    more = 1 + (layout.pp - 1) / (layout.pp * layout.vpp)
-    factor = where(layout.vpp > 1, more, more * 0.0 + 1.0)
-    return model.layers * activation_bytes_per_layer(model, layout, batch, framework) * factor
-
-
-def stage_allocations(model: Model, layout: Layout, batch: Batch, framework: Framework, stage: int) -> StageAllocation:
-    """Allocate one rank of a stage, for an even split of the layers.
-
-    Parameters
-    ----------
-    model : Model
-    layout : Layout
-        ``pp`` and ``vpp`` are scalars; ``tp`` and ``dp`` may be arrays over layouts.
-    batch : Batch
-    framework : Framework
-    stage : int
-        Counted from 0.
-
-    Returns
-    -------
-    StageAllocation
+    tuple of StageAllocation
 
     Raises
     ------
     InputError
-        There is no such stage.
+        The layers do not divide over the schedule's chunks.
     """
-    stages, chunks = int(layout.pp), int(layout.vpp)
-    if not 0 <= stage < stages:
-        raise InputError(Problem(f"there is no pipeline stage {stage}", "stage", f"0 to {stages - 1}"))
+    contents = chunk_contents(model, layout, schedule)
+    known: dict[ChunkContent, ChunkAllocation] = {}
+    stages: list[StageAllocation] = []
+    for stage in range(schedule.stages):
+        places = sorted(place for place in contents if place[0] == stage)
+        for place in places:
+            if contents[place] not in known:
+                known[contents[place]] = chunk_allocation(model, layout, batch, framework, contents[place])
+        mine = tuple(contents[place] for place in places)
+        chunks = tuple(known[content] for content in mine)
+        warm_up = sum(1 for _ in takewhile(lambda one: one.kind == "F", passes_of(schedule.orders[stage])))
+        stages.append(_stage(model, layout, batch, framework, mine, chunks, warm_up, schedule.copies))
+    return tuple(stages)
+
+
+def chunk_allocation(
+    model: Model, layout: Layout, batch: Batch, framework: Framework, content: ChunkContent
+) -> ChunkAllocation:
+    """Count what the passes of one chunk allocate for a micro-batch.
+
+    Parameters
+    ----------
+    model : Model
+    layout : Layout
+    batch : Batch
+    framework : Framework
+    content : ChunkContent
+        Its layers and ends.
+
+    Returns
+    -------
+    ChunkAllocation
+    """
     sizes = shapes(model, layout, batch, framework)
-    parameters = stage_parameters(model, layout, framework, stage)
-    states = state_bytes(framework, layout)
-    layers = model.layers / (stages * chunks)
-    chunk = layers * activation_bytes_per_layer(model, layout, batch, framework)
-    activations = [chunk] * chunks
+    layers = chunk_activations(model, layout, batch, framework, content)
+    kept, waiting = layers.kept, layers.weight_gradient
+    loss: Num = 0.0
     logits: Num = 0.0
-    if stage == 0 and framework.dropout:
-        activations[0] = activations[0] + sizes.local_hidden * _MASK
-    if stage == stages - 1:
-        per_rank = sizes.tokens * padded_vocab(model, framework, layout.tp) / layout.tp
-        logits = per_rank * (sizes.element_bytes if framework.loss_in_place else 2 * _FP32)
-        activations[-1] = activations[-1] + 2 * sizes.local_hidden * sizes.element_bytes + per_rank * _FP32
-    return StageAllocation(
-        weights=parameters * states.weights + layers * chunks * _narrow_weights(model, sizes, framework),
-        gradients=parameters * states.gradients,
-        optimizer=parameters * states.optimizer,
-        activation_per_chunk=tuple(activations),
-        recompute_working_set=_working_set(model, layout.recompute, sizes, framework),
+    if content.embedding and framework.dropout:
+        kept = kept + sizes.local_hidden * _MASK
+    if content.head:
+        vocab = padded_vocab(model, framework, layout.tp) / layout.tp
+        loss, logits = sizes.tokens * vocab * _FP32, sizes.tokens * vocab * _logit_bytes(framework)
+        kept = kept + 2 * sizes.local_hidden * sizes.element_bytes
+        # The weight gradient of the head multiplies the norm's output by the gradient of the logits.
+        waiting = waiting + (sizes.local_hidden + sizes.tokens * vocab) * sizes.element_bytes
+    apart = framework.backward_gradients == "pass" and framework.gradient_bytes != element_bytes(framework)
+    held = held_parameters(model, layout, framework, content).total if apart else 0.0
+    return ChunkAllocation(
+        kept=kept,
+        weight_gradient=waiting,
+        working_set=layers.working_set,
+        loss=loss,
         logits=logits,
-        buffers=_buffers(model, layout, batch, framework, parameters),
-        context=framework.context_bytes,
-        allocated_share=framework.allocated_share,
+        gradients=held * element_bytes(framework),
     )
 
 
-def _outside_core(model: Model, sizes: Shapes, framework: Framework) -> Num:
-    """What a layer keeps outside the attention core, where the inputs of dropout and of GEMMs are."""
-    e = sizes.element_bytes
-    masks = 2 * _MASK if framework.dropout else 0
-    linear = kept_bytes(sizes)
-    whole = sizes.local_hidden * (2 * e + 2 * linear + masks)  # inputs of the norms, their outputs, two dropout masks
-    # Fused attention keeps its output for itself; where that is no input of a linear layer any more, it is there twice.
-    twice = e if linear < e and framework.attention != "unfused" else 0
-    attention = sizes.tokens * (sizes.qkv * e + sizes.context * (linear + twice))
-    separate = sizes.ffn * e if model.activation == "swiglu" and not framework.fused_bias_activation else 0.0
-    return whole + attention + sizes.tokens * (sizes.up * e + sizes.ffn * linear + separate)
+def _stage(
+    model: Model,
+    layout: Layout,
+    batch: Batch,
+    framework: Framework,
+    contents: Sequence[ChunkContent],
+    chunks: tuple[ChunkAllocation, ...],
+    warm_up: int,
+    copies: int,
+) -> StageAllocation:
+    held = stage_held(model, layout, framework, contents)
+    states = stage_states(layout, framework, held, copies)
+    layers = sum(content.layers for content in contents)
+    narrow = _narrow_weights(model, layout, contents) * weight_copies(framework.low_precision)
+    return StageAllocation(
+        weights=states.weights + narrow,
+        gradients=states.gradients + kept_gradients(model, layout, framework, contents, held),
+        optimizer=states.optimizer,
+        chunks=chunks,
+        buffers=buffer_bytes(model, layout, batch, framework, contents, held),
+        gathered=gathered_bytes(model, layout, framework, contents),
+        passing=passing_bytes(model, layout, batch, framework, layers, warm_up),
+        stepping=stepping_bytes(model, layout, framework, contents, held, copies),
+        context=framework.context_bytes,
+        allocated_share=framework.allocated_share,
+        activation_share=framework.activation_share,
+    )
 
 
-def _narrow_weights(model: Model, sizes: Shapes, framework: Framework) -> Num:
-    """Narrow copies of a layer's weights, kept over the micro-batches of an iteration."""
-    linear = model.hidden * (sizes.qkv + sizes.context + sizes.up + sizes.ffn)
-    return linear * weight_copies(framework.low_precision)
+def _narrow_weights(model: Model, layout: Layout, contents: Sequence[ChunkContent]) -> Num:
+    """Count the weights that are there in a narrow type too.
+
+    They are kept over the micro-batches of an iteration, but where a layer is given up after each pass: then they are
+    made anew from what was gathered, and only those of the largest layer are there at a time.
+    """
+    whole = sum((linear_weights(model, layout, content) for content in contents), 0.0)
+    if layout.zero < 3 or not layout.reshard:
+        return whole
+    first = {is_expert_layer(model, at): at for one in contents for at in range(one.first, one.first + one.layers)}
+    kinds = [ChunkContent(1, embedding=False, head=False, first=at) for at in first.values()]
+    layers = [linear_weights(model, layout, kind) for kind in kinds]
+    return where(layout.shards > 1, reduce(larger, layers, 0.0 * whole), whole)
 
 
-def _core(sizes: Shapes, framework: Framework) -> Num:
-    """What the attention core keeps: the softmax, and the dropout's mask and output."""
-    if framework.attention != "unfused":
-        return sizes.scores * 0.0
-    return sizes.scores * (2 * sizes.element_bytes + _MASK if framework.dropout else sizes.element_bytes)
+def _logit_bytes(framework: Framework) -> int:
+    """Bytes a logit during the forward pass, beside the softmax that is kept.
 
-
-def _working_set(
-    model: Model, recompute: Literal["none", "selective", "full"], sizes: Shapes, framework: Framework
-) -> Num:
-    if recompute == "full":
-        return _outside_core(model, sizes, framework) + _core(sizes, framework)
-    return _core(sizes, framework) * (1.0 if recompute == "selective" else 0.0)
-
-
-def _buffers(model: Model, layout: Layout, batch: Batch, framework: Framework, parameters: Num) -> Num:
-    sizes = shapes(model, layout, batch, framework)
-    total: Num = 0.0
-    if layout.sp:
-        total = total + sizes.hidden_bytes
-    if layout.pp > 1:
-        total = total + 2 * p2p_message(model, layout, batch, framework).size
-    if framework.bucket_copies and framework.overlap_grad_reduce == "always":
-        total = total + where(layout.dp > 1, parameters * framework.gradient_bytes, parameters * 0.0)
-    return total
+    In place: the 16-bit logits that the fp32 ones came from. Else a clone of the fp32 logits and a buffer for the
+    exponentials, unless the framework says what there is.
+    """
+    if framework.loss_moment_bytes:
+        return framework.loss_moment_bytes
+    return element_bytes(framework) if framework.loss_in_place else 2 * _FP32
