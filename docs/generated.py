@@ -16,8 +16,10 @@ from shardsim.schema import hardware, kernels
 from shardsim.schema.catalog import names
 from shardsim.schema.framework import FrameworkFile
 from shardsim.schema.hosts import HostFile
-from shardsim.schema.model import ModelFile
+from shardsim.schema.model import MlaFile, ModelFile, MoeFile
+from shardsim.schema.rules import RuleRow, RulesFile
 from shardsim.schema.run import MEGATRON_NAMES, BatchRequest, LayoutRequest, RunRequest
+from shardsim.schema.schedules import ScheduleFile
 from shardsim.validate.rows import REQUIRED, MeasuredRun
 
 SIZES = ("1.2b", "2.5b", "4.2b", "8.3b")
@@ -147,12 +149,17 @@ def megatron_names(_: Place) -> list[str]:
 
 def model_schema(_: Place) -> list[str]:
     """Keys of a model file."""
-    return _keys(ModelFile)
+    return [*_keys(ModelFile), "", *_keys(MoeFile, "moe"), "", *_keys(MlaFile, "mla")]
 
 
 def framework_schema(_: Place) -> list[str]:
     """Keys of a framework file."""
     return _keys(FrameworkFile)
+
+
+def rules_schema(_: Place) -> list[str]:
+    """Keys of a rule set."""
+    return [*_keys(RulesFile), "", *_keys(RuleRow, "rules[]")]
 
 
 def device_schema(_: Place) -> list[str]:
@@ -186,6 +193,11 @@ def kernel_schema(_: Place) -> list[str]:
         "",
         *_keys(kernels.MemoryBoundFile),
     ]
+
+
+def schedule_schema(_: Place) -> list[str]:
+    """Keys of a pipeline schedule of one's own."""
+    return _keys(ScheduleFile)
 
 
 def host_schema(_: Place) -> list[str]:
@@ -286,10 +298,12 @@ GENERATED: MappingProxyType[str, Callable[[Place], list[str]]] = MappingProxyTyp
         "megatron-names": megatron_names,
         "model-schema": model_schema,
         "framework-schema": framework_schema,
+        "rules-schema": rules_schema,
         "device-schema": device_schema,
         "cluster-schema": cluster_schema,
         "kernel-schema": kernel_schema,
         "host-schema": host_schema,
+        "schedule-schema": schedule_schema,
         "fabric-schema": fabric_schema,
         "measured-columns": measured_columns,
     }

@@ -10,7 +10,7 @@ from shardsim.report.frames import timeline_frame
 
 HEADS = 96
 RUN = {"model": "gpt3-175b", "micro_batch": 1, "global_batch": 1, "seq": 2048, "data": ["."]}
-SAME = {"framework": "megatron-core", "precision": "fp16", "recompute": "none", "sp": False}
+SAME = {"framework": "megatron-2021", "precision": "fp16", "recompute": "none", "sp": False}
 
 
 def gemm_seconds(cluster: str, tp: int) -> float | None:
