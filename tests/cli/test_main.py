@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -254,3 +255,19 @@ def test_a_full_disk_under_the_output_is_reported() -> None:
 )
 def test_an_option_of_megatron_is_named_as_it_is_here(given: str, here: str) -> None:
     assert _run("simulate", given, "8").stderr.startswith(f"error: no such option: {given} (here: {here});")
+
+
+def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _commands(inner, (*path, name))
+
+
+def test_no_line_of_any_help_is_wider_than_a_terminal() -> None:
+    for path in _commands(main):
+        lines = CliRunner().invoke(main, [*path, "--help"], terminal_width=80).output.splitlines()
+        assert max(map(len, lines)) <= 80, path

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 import pytest
 
-from shardsim.cli.options import run_keys, run_options
+from shardsim.cli.options import MODULES, SCHEDULES, run_keys, run_options
 from shardsim.errors import InputError
 from shardsim.schema.flags import FLAGS
-from shardsim.schema.run import RunRequest, request_from_mapping
+from shardsim.schema.run import RecomputeModule, RunRequest, request_from_mapping
+from shardsim.workload.schedules import RULES
 
 
 def _problems(flags: dict[str, object], settings: list[str]) -> list[str]:
@@ -156,3 +159,14 @@ def test_all_problems_are_listed_together() -> None:
 
 def test_the_schema_has_no_key_that_no_flag_or_setting_reaches() -> None:
     assert {path[0] for path in FLAGS.values()} | {"set"} == set(RunRequest.model_fields)
+
+
+def test_a_list_may_be_set_as_a_run_file_writes_it() -> None:
+    assert run_keys({}, ["layout.recompute_modules=[core_attn, mlp]"]) == {
+        "layout": {"recompute_modules": ["core_attn", "mlp"]}
+    }
+
+
+def test_the_help_names_every_schedule_and_module_there_is() -> None:
+    assert tuple(RULES) == SCHEDULES
+    assert get_args(RecomputeModule) == MODULES

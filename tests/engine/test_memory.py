@@ -99,6 +99,15 @@ def test_logits_are_needed_forward_and_the_recompute_working_set_backward(schedu
     assert (profile.stages[1]["activations"], profile.stages[1]["logits"]) == (1.0, 1.0 + 3.0)
 
 
+def test_an_input_gradient_pass_rebuilds_beside_what_waits_when_the_loss_is_over():
+    order = (Pass("F", 0), Pass("I", 0), Pass("W", 0))
+    schedule = PipelineSchedule("split", (order,), (((0, 0),),), 1)
+    chunk = ChunkAllocation(kept=1.0, weight_gradient=3.0, working_set=1.0, loss=0.5, input_working_set=4.0)
+    profile = memory_profile([replace(NOTHING, chunks=(chunk,))], schedule, 100.0)
+    assert profile.moments == (Pass("I", 0),)
+    assert (profile.stages[0]["activations"], profile.stages[0]["logits"]) == (1.0 + 4.0, 0.0)
+
+
 @pytest.mark.parametrize(("gradients", "peak"), [(0.5, 2.0), (3.0, 1.0 + 3.0)])
 def test_gradients_of_a_pass_take_the_place_of_its_activations(schedule, gradients, peak):
     allocation = replace(NOTHING, chunks=(ChunkAllocation(kept=1.0, gradients=gradients),))

@@ -23,6 +23,10 @@ from shardsim.schema.run import nested, request_from_mapping
 from shardsim.values.program import Pair
 from shardsim.values.training import Batch
 from shardsim.workload.parameters import embedding_parameters, head_parameters, layer_parameters
+from shardsim.workload.stages import ChunkContent
+from shardsim.workload.states import gathered_bytes, largest_units
+
+WHOLE = (ChunkContent(8, embedding=True, head=True),)
 
 
 @cache
@@ -155,6 +159,42 @@ def test_without_resharding_one_gather_takes_the_place_of_two():
     assert counts[0]["reduce gradients"] == counts[1]["reduce gradients"] == 10
 
 
+def tied(framework, layers=8):
+    base = described(framework=framework)
+    run = laid_out(replace(base, model=replace(base.model, tied_embeddings=True)), layers=layers, dp=8, zero=3)
+    parts = [part(run.model, run.layout, run.framework) for part in (layer_parameters, embedding_parameters)]
+    return run, layers * parts[0], parts[1], head_parameters(run.model, run.layout, run.framework)
+
+
+def test_a_table_that_both_ends_use_is_one_unit_of_fsdp_and_stays_gathered():
+    """Embedding, norm and head in one ``fully_shard``, kept after the forward pass."""
+    run, layers, table, norm = tied("torchtitan")
+    gathered = layers + table + norm + layers
+    assert moved(build(run))["dp"] == pytest.approx(7 / 8 * (2 * gathered + 4 * (layers + table + norm)), rel=1e-9)
+    one, two = (largest_units(run.model, run.layout, run.framework, WHOLE, count) for count in (1, 2))
+    assert (one, two) == (layers / 8, layers / 4)
+    ahead = 1 + run.framework.gathers_ahead
+    expected = 2 * (ahead * layers / 8 + table + norm)
+    assert gathered_bytes(run.model, run.layout, run.framework, WHOLE) == pytest.approx(expected)
+
+
+def test_a_table_that_nothing_keeps_is_gathered_at_both_ends():
+    run, layers, table, norm = tied("deepspeed")
+    gathered = 2 * (layers + 2 * table + norm)
+    reduced = run.framework.gradient_bytes * (layers + table + norm)
+    assert moved(build(run))["dp"] == pytest.approx(7 / 8 * (2 * gathered + reduced), rel=1e-9)
+
+
+def test_computation_waits_for_parameters_though_tokens_are_gathered_before_it():
+    run = laid_out(described(framework="nanotron"), layers=8, tp=2, dp=8, zero=3)
+    program = build(replace(run, layout=replace(run.layout, sp=True)))
+    tasks = program.blocks[0, "B", 0].tasks
+    named = {index for index, task in enumerate(tasks) if task.name == "gather parameters"}
+    waiting = [task for task in tasks if named & set(task.waits)]
+    assert waiting
+    assert all(task.blocking for task in waiting)
+
+
 # ---- buckets ----------------------------------------------------------------------------------------------------
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=12)
@@ -206,6 +246,28 @@ def test_only_the_first_chunk_of_the_first_stage_has_buckets_in_megatron():
     ]
     assert len(reductions[0]) > 10
     assert len(reductions[1]) == 1
+
+
+def test_stages_gather_their_first_two_chunks_at_once_and_each_later_one_behind_the_one_before():
+    """github NVIDIA/Megatron-LM, megatron/core/pipeline_parallel/schedules.py, param_sync_func."""
+    program = build(laid_out(described(), 8, pp=2, vpp=4, dp=8, zero=1, schedule="interleaved"))
+    wait, gather = "wait for parameters", "gather parameters"
+    assert [task.name for task in program.prologues[1].tasks] == [gather, wait, gather]
+    assert (1, "F", 0) not in program.first_blocks or not any(
+        task.category == "dp" for task in program.first_blocks[1, "F", 0].tasks
+    )
+    # The first stage has a bucket in its first pass, and all else queued before anything computes.
+    assert [task.name for task in program.prologues[0].tasks] == [gather]
+    names = [task.name for task in program.first_blocks[0, "F", 0].tasks]
+    assert names[0] == wait
+    assert set(names[1 : names.index("embedding")]) == {gather}
+    assert gather not in names[names.index("embedding") :]
+    for stage in (0, 1):
+        for chunk in (1, 2):
+            names = [task.name for task in program.first_blocks[stage, "F", chunk].tasks]
+            assert names[:2] == [wait, gather]
+            assert names.count(gather) == 1
+        assert gather not in [task.name for task in program.first_blocks[stage, "F", 3].tasks]
 
 
 # ---- what stays exposed -----------------------------------------------------------------------------------------
@@ -401,3 +463,15 @@ def test_many_layouts_at_once_cost_what_each_costs_alone(framework, layout, flag
     for index, (t, d) in enumerate(zip(tp.tolist(), dp.tolist(), strict=True)):
         one = laid_out(base, 4, flags=flags, layers=8, **layout | {"tp": int(t), "dp": int(d)})
         assert found[index] == pytest.approx(float(closed_form(coalesce(build(one))).iteration_s), rel=1e-12)
+
+
+def test_one_rank_among_many_layouts_waits_for_its_parameters_as_it_does_alone():
+    base = described(framework="nanotron")
+
+    def seconds(tp, dp):
+        run = laid_out(base, 4, layers=8, pp=2, zero=3, tp=tp, dp=dp)
+        return closed_form(coalesce(build(replace(run, layout=replace(run.layout, sp=True))))).iteration_s
+
+    found = seconds(np.array([1.0, 2.0]), np.array([16.0, 16.0]))
+    assert found[0] == pytest.approx(float(seconds(1, 16)), rel=1e-12)
+    assert found[1] == pytest.approx(float(seconds(2, 16)), rel=1e-12)

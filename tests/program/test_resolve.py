@@ -234,3 +234,21 @@ def test_gradients_overlap_only_where_their_buckets_fit():
         )  # fmt: skip
         found[model] = run.framework.overlap_grad_reduce
     assert found == {"1.2b": "never", "2.5b": "never", "4.2b": "always", "8.3b": "always"}
+
+
+def saves_nothing(**keys):
+    return [said for said in resolved(recompute="selective", **keys).warnings if "saves nothing" in said]
+
+
+def test_recompute_that_drops_no_byte_is_warned_of():
+    fused = {"framework": "megatron-core", "cluster": "dgx-h100"}
+    (said,) = saves_nothing(recompute_modules=["core_attn", "layernorm", "mlp"], **fused)
+    assert said.startswith("recompute of core_attn and layernorm saves nothing here")
+    assert saves_nothing(recompute_modules=["mlp"], **fused) == []
+    assert saves_nothing(framework="megatron-2022", recompute_modules=["core_attn", "layernorm"]) == []
+
+
+def test_fused_attention_kept_in_eight_bits_is_kept_twice_so_that_recompute_saves_it():
+    fused = {"framework": "megatron-core", "cluster": "dgx-h100", "recompute_modules": ["core_attn"]}
+    assert saves_nothing(precision="fp8", **fused) == []
+    assert len(saves_nothing(precision="bf16", **fused)) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from shardsim.report.console import to_text
 from shardsim.report.memory import memory_text
-from shardsim.report.memory_plots import COLOURS, history_plot, memory_plot
+from shardsim.report.memory_plots import COLOURS, _title, history_plot, memory_plot
 from shardsim.report.memory_records import (
     biggest_items,
     histories_csv,
@@ -224,3 +224,22 @@ def test_plots_are_the_same_bytes_each_time(fits: MemoryAnswer) -> None:
 def test_every_item_has_a_colour_of_its_own() -> None:
     assert set(ITEMS) | {"fragmentation", "context"} == set(COLOURS)
     assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_the_run_as_it_is_stands_above_the_changes_and_how_many_more_fit_below(too_much: MemoryAnswer) -> None:
+    assert too_much.advice is not None
+    answer = replace(too_much, advice=replace(too_much.advice, more=3))
+    text = " ".join(_shown(answer).split())
+    assert "2 s 96.50 the run as it is, if it did fit 1.9 s -5.0%" in text
+    assert "--zero 1 --tp 8 3 more fit" in text
+    assert memory_record(answer)["advice"]["more"] == 3
+    assert "more fit" not in _shown(too_much)
+
+
+def test_plots_say_which_layout_and_what_the_fullest_stage_reserves(fits: MemoryAnswer) -> None:
+    micro_batches = round(float(fits.run.batch.micro_batches(fits.run.layout)))
+    title = _title(fits, "fits")
+    for words in (fits.run.layout.schedule, "recompute", f"{micro_batches} micro-batches"):
+        assert words in " ".join(title.split())
+    drawn = history_plot(fits, [_history(stage) for stage in range(4)], "svg")
+    assert drawn.count(b"<!-- stage 0 reserves 78 GiB -->") == 2

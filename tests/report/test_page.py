@@ -68,3 +68,11 @@ def test_bars_stay_inside_their_frame_even_for_gains(prediction: Prediction) -> 
 
 def test_the_same_prediction_gives_the_same_page(prediction: Prediction) -> None:
     assert prediction_page(prediction) == prediction_page(replace(prediction))
+
+
+def test_stages_that_hold_the_same_share_a_row(prediction: Prediction) -> None:
+    first, other = {"weights": 2 * 2.0**30}, {"weights": 2.0**30}
+    alike = replace(prediction, memory=replace(prediction.memory, stages=(first, other, other, other), moments=()))
+    page = prediction_page(alike)
+    rows = re.findall(r"<tr><td>([\d, -]+)</td><td class=\"number\">([\d.]+)</td>", page)
+    assert rows == [("0", "2.00"), ("1-3", "1.00")]

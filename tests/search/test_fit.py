@@ -18,7 +18,7 @@ from shardsim.engine.predict import predict
 from shardsim.errors import InputError
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import RunRequest, merged, nested, request_from_mapping
-from shardsim.search.fit import CHEAP, cheapest_fit, memory_answer
+from shardsim.search.fit import CHEAP, _Study, cheapest_fit, memory_answer
 from shardsim.search.fit_steps import flags, steps
 from shardsim.values.fit import Change, FitAdvice, fits_closely
 from shardsim.values.results import MemoryProfile
@@ -352,3 +352,16 @@ def test_words_and_keys_of_two_changes_are_those_of_both() -> None:
     assert all(
         f"--{key.partition('.')[2].replace('_', '-')}" in change.flags for key in change.keys if "micro" not in key
     )
+
+
+def test_chunks_that_come_with_a_schedule_are_not_advised_besides_unless_the_run_states_some() -> None:
+    keys: dict[str, object] = {"layout.schedule": "v-half", "layout.vpp": 2}
+    assert _Study(_request("activations"), (), lambda _: None)._needed(keys) == {"layout.schedule": "v-half"}
+    stated = request_from_mapping(merged(_keys("activations"), {"layout": {"vpp": 2}}), "test")
+    assert _Study(stated, (), lambda _: None)._needed(keys) == keys
+
+
+def test_changes_that_are_not_listed_are_counted() -> None:
+    every, some = (cheapest_fit(_request("activations"), most=most) for most in (99, 1))
+    assert every.more == 0
+    assert len(some.changes) + some.more == len(every.changes) > 1

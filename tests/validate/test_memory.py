@@ -142,3 +142,24 @@ def test_a_sample_of_the_h100_sweep_is_predicted_within_the_stated_errors(tmp_pa
     assert shares[0] >= 0.95
     assert min(shares) >= 0.90
     assert json.loads(memory_validation_json(found))["summary"]["predicted"] == overall.predicted
+
+
+def test_outcomes_alone_make_a_table_of_outcomes_and_none_of_errors(tmp_path: Path) -> None:
+    file = table(tmp_path, GOOD | {"peak_reserved_gb": ""}, GOOD | {"peak_reserved_gb": "", "outcome": "oom"})
+    lines = CliRunner().invoke(validate, ["memory", str(file)]).output.splitlines()
+    assert lines[:3] == ["measured.csv: 2 of 2 layouts predicted", "", "Fits or goes out of memory"]
+    assert not any("error" in line for line in lines)
+    measured = CliRunner().invoke(validate, ["memory", str(table(tmp_path, GOOD))]).output
+    assert measured.index("measured.csv") < measured.index("Fits or goes out") < measured.index("median |error|")
+
+
+def test_what_was_asked_for_besides_a_plot_is_given_where_nothing_can_be_drawn(tmp_path: Path) -> None:
+    file, out, plot = table(tmp_path, GOOD | {"peak_reserved_gb": ""}), tmp_path / "rows.csv", tmp_path / "plot.png"
+    alone = CliRunner().invoke(validate, ["memory", str(file), "--plot", str(plot)])
+    both = CliRunner().invoke(validate, ["memory", str(file), "--plot", str(plot), "--out", str(out)])
+    assert (alone.exit_code, both.exit_code) == (2, 0)
+    for result in (alone, both):
+        assert "called right" in result.stdout
+        assert result.stderr.count("nothing drawn") == len(result.stderr.splitlines()) == 1
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
+    assert not plot.exists()

@@ -183,23 +183,39 @@ def test_a_chunk_sums_its_layers_with_and_without_experts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "count", "inputs", "rebuilt", "whole"),
+    ("method", "count", "inputs", "rebuilt", "freed", "whole"),
     [
-        ("uniform", 0, 5, 1, 0),
-        ("uniform", 2, 3, 2, 0),
-        ("uniform", 9, 1, 5, 0),
-        ("block", 0, 5, 1, 0),
-        ("block", 2, 2, 1, 3),
-        ("block", 9, 5, 1, 0),
+        ("uniform", 0, 5, 1, 0, 0),
+        ("uniform", 2, 3, 2, 1, 0),  # the last unit is a layer alone, whose input is gone when two are rebuilt
+        ("uniform", 9, 1, 5, 0, 0),
+        ("block", 0, 5, 1, 0, 0),
+        ("block", 2, 2, 0, 0, 3),  # the three layers behind, which are kept whole, are gone before one is rebuilt
+        ("block", 9, 5, 1, 0, 0),
     ],
 )
-def test_units_and_blocks_of_full_recompute(method: Any, count: int, inputs: int, rebuilt: int, whole: int) -> None:
+def test_units_and_blocks_of_full_recompute(
+    method: Any, count: int, inputs: int, rebuilt: int, freed: int, whole: int
+) -> None:
     plain = layer_activations(LLAMA, Layout(1, 1, 1), BATCH, CORE)
     layout = Layout(1, 1, 1, recompute="full", recompute_method=method, recompute_layers=count)
     found = chunk_activations(LLAMA, layout, BATCH, CORE, ChunkContent(5, False, False))
     assert found.kept == inputs * T * 4096 * 2 + whole * plain.kept
-    assert found.working_set == rebuilt * plain.kept
+    assert found.working_set == rebuilt * plain.kept - freed * T * 4096 * 2
     assert found.weight_gradient == 5 * plain.weight_gradient
+
+
+def test_the_last_layer_of_an_input_gradient_pass_is_rebuilt_beside_what_the_others_left() -> None:
+    """arXiv 2205.05198, Table 2, and 2401.10241, Table 1: of 4 layers, 34 s b h + 5 a s² b beside 3 (32 - 2) s b h."""
+    unfused = replace(CORE, attention="unfused", dropout=True, fused_norms=False)
+    layout = Layout(1, 1, 1, recompute="full")
+    found = chunk_activations(GPT, layout, BATCH, unfused, ChunkContent(4, False, False))
+    sbh = T * 12288
+    softmax = 5 * 96 * BATCH.seq_len * T
+    assert found.working_set == 34 * sbh + softmax
+    assert found.input_working_set == 34 * sbh + softmax + 3 * (32 - 2) * sbh
+    # The end of the pass, when all layers have left what they leave, is less full by a softmax.
+    end = found.weight_gradient - found.kept
+    assert found.input_working_set - end == (34 - 32 + 2) * sbh + softmax
 
 
 def test_a_unit_of_layers_is_rebuilt_with_its_experts() -> None:

@@ -242,6 +242,14 @@ def test_a_parallel_block_multiplies_the_same_matrices_and_has_one_norm_less() -
     assert norms == [3, 6]
 
 
+def test_the_mlp_of_a_parallel_block_is_repeated_with_the_gathering_of_the_block_and_no_sum_of_its_own() -> None:
+    layout = layout_of(8, sp=True, recompute="selective", recompute_modules=("mlp",))
+    batch = Batch(8, 2, 4096)
+    again = recomputed_forward(GQA, layout, batch, PARALLEL)
+    assert [o.name for o in again] == ["layer gather", "mlp up", "activation", "mlp down"]
+    assert collectives(again) == collectives(layer_forward(GQA, layout, batch, PARALLEL))[:1]
+
+
 def test_the_mlp_of_a_parallel_block_stands_beside_its_communication() -> None:
     names = [o.name for o in layer_forward(GQA, layout_of(8, sp=True), Batch(8, 2, 4096), PARALLEL)]
     gathered, left = names.index("layer gather"), names.index("layer scatter")

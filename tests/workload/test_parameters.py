@@ -15,6 +15,8 @@ from shardsim.workload.parameters import (
     expert_layers,
     held_parameters,
     is_expert_layer,
+    layer_parameters,
+    layer_tensors,
     linear_weights,
     model_parameters,
     unsplit_layer_parameters,
@@ -99,6 +101,17 @@ def test_a_tied_head_is_a_copy_of_the_embedding_on_another_stage() -> None:
     one, two = (held_parameters(GPT, Layout(8, pp, 2), CORE, content) for pp in (1, 2))
     assert two.shared - one.shared == 51200 / 8 * 12288
     assert one.expert == two.expert == 0
+
+
+def test_attention_and_mlp_side_by_side_have_one_norm() -> None:
+    """arXiv 2402.15627 §3.1; a LayerNorm of GPT is two tensors of h."""
+    beside = replace(CORE, parallel_block=True)
+    apart, shared = (layer_parameters(GPT, Layout(8, 1, 1), framework) for framework in (CORE, beside))
+    assert apart - shared == 2 * 12288
+    assert layer_tensors(GPT, CORE) - layer_tensors(GPT, beside) == 2
+    content = ChunkContent(3, False, False)
+    held = [held_parameters(GPT, Layout(8, 1, 1), framework, content).shared for framework in (CORE, beside)]
+    assert held[0] - held[1] == 3 * 2 * 12288
 
 
 def test_linear_layers_are_all_but_norms_routers_and_tables() -> None:

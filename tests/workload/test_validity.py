@@ -223,6 +223,26 @@ def test_a_schedule_that_a_framework_does_not_have_runs_with_a_warning(framework
     assert check(LLAMA, alone, Batch(256, 1, 4096), 16, stack) == ((), ())  # without a pipeline, none is run
 
 
+@pytest.mark.parametrize(
+    ("framework", "native"),
+    [
+        ("megatron-core", {0, 1}),
+        ("nanotron", {0, 1}),
+        ("megatron-deepspeed", {0, 1, 2, 3}),
+        ("deepspeed", {0, 1, 2, 3}),
+        ("fsdp", {0, 2, 3}),
+        ("torchtitan", {0, 2, 3}),
+    ],
+)
+def test_a_zero_stage_that_a_framework_does_not_have_runs_with_a_warning(framework: str, native: set[int]) -> None:
+    stack = replace(load_framework(framework), rules=framework)
+    for zero in range(4):
+        problems, warnings = check(LLAMA, Layout(1, 1, 16, zero=zero), Batch(256, 1, 4096), 16, stack)
+        assert problems == ()
+        foreign = [said for said in warnings if said.endswith(f"has no ZeRO stage {zero}; simulated as if it had")]
+        assert len(foreign) == (zero not in native)
+
+
 def test_a_remainder_of_layers_needs_a_split_where_the_framework_takes_one() -> None:
     batch = Batch(64, 1, 4096)
     assert (

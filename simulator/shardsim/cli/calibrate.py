@@ -76,8 +76,10 @@ def nccl(
     that is torn, cut off or inconsistent is never data. With --cluster, fits the cluster's fabric profile to the rows.
 
     \b
-    shardsim calibrate nccl *.log --cluster dgx-h100 --profile own.yaml --plot own.png
-    shardsim collective all_reduce 1GiB --cluster dgx-h100 --ranks 8 --fabric ./own.yaml
+    shardsim calibrate nccl *.log --cluster dgx-h100 --profile own.yaml \\
+                            --plot own.png
+    shardsim collective all_reduce 1GiB --cluster dgx-h100 --ranks 8 \\
+                        --fabric ./own.yaml
     """  # noqa: D301  # click reads the escape
     from shardsim.calibrate.nccl.read import read_logs
     from shardsim.calibrate.userfit import placed

@@ -43,7 +43,8 @@ def gemm(
     layout, as shardsim validate gemms reads them and shardsim bench gemm writes them.
 
     \b
-    shardsim calibrate gemm gemms.csv --device h100-sxm-80gb --fit own-gemm.yaml --plot own-gemm.png
+    shardsim calibrate gemm gemms.csv --device h100-sxm-80gb \\
+                            --fit own-gemm.yaml --plot own-gemm.png
     shardsim simulate RUN.yaml --set kernels.gemm=./own-gemm.yaml
     """  # noqa: D301  # click reads the escape
     from shardsim.report.console import show

@@ -41,7 +41,8 @@ def host(
     small models say most. Constants hold for the stack, never for a run.
 
     \b
-    shardsim calibrate host runs.csv --framework megatron-deepspeed --fit own-host.yaml
+    shardsim calibrate host runs.csv --framework megatron-deepspeed \\
+                            --fit own-host.yaml
     shardsim simulate RUN.yaml --set host=./own-host.yaml
     """  # noqa: D301  # click reads the escape
     from shardsim.calibrate.hostfile import host_yaml

@@ -95,9 +95,10 @@ def collective(
 
     \b
     shardsim collective all_reduce 1GiB --cluster dgx-h100 --ranks 8
-    shardsim collective all_to_all "64 MiB" --cluster gb200-nvl72 --ranks 144 --dtype fp8
-    shardsim collective all_reduce "48 MiB" --cluster dgx-a100,dgx-h100 --ranks 2,4,8,16 --repeat 4 \\
-                        --plot layer.png
+    shardsim collective all_to_all "64 MiB" --cluster gb200-nvl72 --ranks 144 \\
+                        --dtype fp8
+    shardsim collective all_reduce "48 MiB" --cluster dgx-a100,dgx-h100 \\
+                        --ranks 2,4,8,16 --repeat 4 --plot layer.png
     """  # noqa: D301  # click reads the escape
     from shardsim.program.ask import ask_collective
     from shardsim.report.plots import plot_format

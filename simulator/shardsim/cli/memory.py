@@ -56,8 +56,8 @@ def memory(
     \b
     shardsim memory RUN.yaml
     shardsim memory RUN.yaml --recompute full --plot memory.png
-    shardsim memory --model gpt3-175b --cluster dgx-a100 --gpus 128 --tp 8 --pp 8 \\
-                    --global-batch 64 --seq 2048 --over-time memory.csv
+    shardsim memory --model gpt3-175b --cluster dgx-a100 --gpus 128 --tp 8 \\
+                    --pp 8 --global-batch 64 --seq 2048 --over-time memory.csv
     """  # noqa: D301  # click reads the escape
     from shardsim.program.resolve import resolve
     from shardsim.report.console import progress

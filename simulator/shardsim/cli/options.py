@@ -44,6 +44,9 @@ def _words(text: str) -> list[str]:
 
 
 SECTIONS = ("layout", "batch")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev")
+MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+"""Names for the help; what knows them takes too long to load for it."""
 
 
 def data_option(command: Command) -> Command:
@@ -79,7 +82,7 @@ _LAYOUT_OPTIONS = (
         default=None,
         help="Reduce gradients behind the backward pass.",
     ),
-    click.option("--schedule", metavar="NAME", help="Pipeline schedule, such as 1f1b, interleaved, zb-h1; or a file."),
+    click.option("--schedule", metavar="NAME", help=f"Pipeline schedule: {', '.join(SCHEDULES)}; or a file."),
     click.option("--group", type=count, metavar="N", help="Micro-batches interleaved through a chunk at once."),
     click.option("--first-layers", type=count, metavar="N", help="Layers of the first pipeline stage."),
     click.option("--last-layers", type=count, metavar="N", help="Layers of the last pipeline stage."),
@@ -93,7 +96,9 @@ _LAYOUT_OPTIONS = (
     ),
     click.option("--loss-as-layer/--no-loss-as-layer", default=None, help="Count the loss as a layer in the split."),
     click.option("--recompute", metavar="NAME", help="Activation recompute: none, selective or full."),
-    click.option("--recompute-modules", type=_words, metavar="NAMES", help="What selective repeats: core_attn,mlp ..."),
+    click.option(
+        "--recompute-modules", type=_words, metavar="NAME,...", help=f"What selective repeats: {', '.join(MODULES)}."
+    ),
     click.option("--recompute-method", metavar="NAME", help="Full recompute: uniform or block."),
     click.option("--recompute-layers", type=count, metavar="N", help="Layers of a unit, or layers recomputed (block)."),
     click.option("--order", type=_axes, metavar="AXES", help="Rank order, fastest first: tp-cp-dp-pp."),
@@ -196,7 +201,10 @@ def _set(keys: dict[str, Any], setting: str) -> Problem | None:
 
         known = [field for field in RunRequest.model_fields if field != "set"]
         return Problem(f"unknown key {name!r}", "--set", near(name, known))
-    if not _put(keys, path if own else ("set", name), parse_scalar(text.strip())):
+    text = text.strip()
+    listed = own and text.startswith("[") and text.endswith("]")
+    value = [parse_scalar(part.strip()) for part in text[1:-1].split(",")] if listed else parse_scalar(text)
+    if not _put(keys, path if own else ("set", name), value):
         return Problem(f"{name} is given twice, or by a flag as well", "--set", "keep one")
     return None
 

@@ -35,8 +35,10 @@ def roofline(
     What is not given is as small as it can be: one replica, one sequence of 2,048 tokens.
 
     \b
-    shardsim model roofline llama-3-8b --cluster dgx-h100 --seq 8192 --plot roofline.png
-    shardsim model roofline gpt3-175b --cluster dgx-a100 --tp 8 --sp --recompute selective
+    shardsim model roofline llama-3-8b --cluster dgx-h100 --seq 8192 \\
+                            --plot roofline.png
+    shardsim model roofline gpt3-175b --cluster dgx-a100 --tp 8 --sp \\
+                            --recompute selective
     """  # noqa: D301  # click reads the escape
     from shardsim.program.resolve import resolve
     from shardsim.program.roofline import layer_costs

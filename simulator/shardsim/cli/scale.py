@@ -89,8 +89,8 @@ def scale(
     """Predict how a run scales over a list of GPU counts.
 
     \b
-    shardsim scale --model gpt3-175b --cluster dgx-a100 --gpus 64,128,256,512 --tp 8 --pp 8 \\
-                   --global-batch 64 --seq 2048 --plot scaling.png
+    shardsim scale --model gpt3-175b --cluster dgx-a100 --gpus 64,128,256,512 \\
+                   --tp 8 --pp 8 --global-batch 64 --seq 2048 --plot scaling.png
     shardsim scale RUN.yaml --gpus 128,256,512 --strong --csv scaling.csv
     """  # noqa: D301  # click reads the escape
     from shardsim.report.console import progress

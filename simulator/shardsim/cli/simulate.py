@@ -61,8 +61,8 @@ def simulate(
     \b
     shardsim simulate RUN.yaml
     shardsim simulate RUN.yaml --tp 4 --json
-    shardsim simulate --model gpt3-175b --cluster dgx-a100 --gpus 1024 --tp 8 --pp 8 --vpp 3 \\
-                      --micro-batch 1 --global-batch 1536 --seq 2048
+    shardsim simulate --model gpt3-175b --cluster dgx-a100 --gpus 1024 --tp 8 \\
+                      --pp 8 --vpp 3 --global-batch 1536 --seq 2048
     """  # noqa: D301  # click reads the escape
     from shardsim.engine.predict import predict
     from shardsim.program.resolve import resolve

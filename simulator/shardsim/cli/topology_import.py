@@ -53,7 +53,8 @@ def import_(
 
     \b
     shardsim topology import topo.txt
-    shardsim topology import topo.txt --device h100-sxm-80gb --nic '400 Gb/s' --out ./ours.yaml
+    shardsim topology import topo.txt --device h100-sxm-80gb \\
+                             --nic '400 Gb/s' --out ./ours.yaml
     """  # noqa: D301  # click's mark for lines that are kept is the character itself
     from rich.console import Group, RenderableType
 

@@ -52,12 +52,11 @@ def runs(
 ) -> None:
     """Predict every measured training run of FILE.csv; without a file, those that come with shardsim.
 
-    \b
     Columns needed: gpu, num_gpus, layers, hidden, heads, vocab, seq_len, global_batch, micro_batch,
     iteration_time_s. Others are used where they are: id, source, year, cluster, gpu_mem_gb, model,
     arch_class, ffn_hidden, kv_heads, tp, pp, vpp, dp, sp, zero_stage, schedule, recompute, precision,
     framework, interconnect_inter.
-    """  # noqa: D301  # click reads the escape
+    """
     from shardsim.report.console import progress
     from shardsim.report.plots import plot_format
     from shardsim.report.save import check_outputs
@@ -93,11 +92,10 @@ def collectives(
 ) -> None:
     """Predict every measured collective of FILE.csv.
 
-    \b
     Columns needed: gpu, gpus_per_node, nodes, collective, bytes (the whole buffer), time_us.
     Others are used where they are: id, source, log_file, note, dtype, inter_node_gbps_per_gpu,
     healthy, cluster, fabric.
-    """  # noqa: D301  # click reads the escape
+    """
     from shardsim.report.console import progress
     from shardsim.report.plots import plot_format
     from shardsim.report.save import check_outputs

@@ -19,13 +19,12 @@ _FILE = click.Path(path_type=Path)
 def cases(cases_file: Path, *, out: Path | None, as_json: bool, data: tuple[Path, ...]) -> None:
     """Decide every case of FILE.csv that validity rules and formulas of frameworks decide.
 
-    \b
     Columns needed: kind (validity or accounting; others are skipped), framework, outcome. Others are
     used where they are: id or case_id, model, layers, hidden, ffn, heads, kv_heads, vocab,
     experts_topk, seq, gpus, tp, pp, vpp, cp, ep, dp, mbs, gbs, optimizer_sharding, recompute,
     precision, value, and other: settings such as num-layers-per-virtual-pipeline-stage=2.
     A rule is decided where the row states what it needs.
-    """  # noqa: D301  # click reads the escape
+    """
     from shardsim.report.cases import case_rows_csv, cases_json, cases_text
     from shardsim.report.console import progress, show
     from shardsim.report.save import check_outputs, save_text

@@ -37,10 +37,9 @@ def gemms(
 ) -> None:
     """Predict every measured matrix product of FILE.csv: y = x W, m rows of k by k rows of n.
 
-    \b
     Columns needed: gpu, dtype, m, n, k, and time_us (or time_ms, time_s). Others are used where they
     are: id, batch, and layout: tn (forward, the default), nn (input gradient), nt (weight gradient).
-    """  # noqa: D301  # click reads the escape
+    """
     from shardsim.report.console import progress, show
     from shardsim.report.gemm_plots import gemm_scatter
     from shardsim.report.gemms import gemm_rows_csv, gemm_validation_json, gemm_validation_text

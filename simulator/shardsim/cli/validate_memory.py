@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from shardsim.cli.options import data_option, json_option
-from shardsim.errors import InputError, Problem
 
 _FILE = click.Path(path_type=Path)
 
@@ -28,13 +27,12 @@ def memory(
 ) -> None:
     """Predict the memory of every layout of FILE.csv, and whether it fits.
 
-    \b
     Columns needed: gpu, num_gpus (or gpus), layers, hidden, heads, vocab, seq_len, micro_batch, and
     global_batch (or dp and micro_batches). Compared where they are: peak_reserved_gb,
     peak_allocated_gb, outcome (fits or oom). Others are used where they are: id, source, framework,
     model, arch_class, ffn_hidden, kv_heads, tie_word_embeddings, tp, pp, vpp, dp, ep, sp, zero_stage,
     schedule, recompute, precision. Figures in ROWS.csv are GiB.
-    """  # noqa: D301  # click reads the escape
+    """
     from shardsim.report.console import progress, show
     from shardsim.report.memory_validation import memory_rows_csv, memory_validation_json, memory_validation_text
     from shardsim.report.plots import plot_format, validation_scatter
@@ -45,9 +43,8 @@ def memory(
     check_outputs({"--out": out, "--plot": plot}, [measured_file])
     with progress(f"predicting the layouts of {measured_file.name}", total=1.0) as advance:
         found = validate_memory(measured_file, data, progress=lambda _done, total: advance(1 / total))
-    if file_format is not None and plot is not None:
-        if not found.table.overall.predicted:
-            raise InputError(Problem("no row has a measured and a predicted figure: nothing to draw", "--plot"))
+    drawable = found.table.overall.predicted > 0
+    if file_format is not None and plot is not None and drawable:
         drawn = validation_scatter(found.table, file_format)
         save_with(plot, lambda stream: stream.write(drawn))
     if out is not None:
@@ -56,3 +53,7 @@ def memory(
         click.echo(memory_validation_json(found), nl=False)
     else:
         show(memory_validation_text(found))
+    if plot is not None and not drawable:
+        click.echo("--plot: nothing drawn, as no row has a measured and a predicted figure", err=True)
+        if out is None and not as_json:
+            click.get_current_context().exit(2)

@@ -92,8 +92,7 @@ class Replicas:
         reductions: tuple[Reduction, ...] = ()
         copies = True
         if self._gathers_units(kind, first=first):
-            kept = self.run.framework.kept_parts if kind != "F" else ()
-            needed = [0.0 if segment.part in kept else size for segment, size in zip(segments, sizes, strict=True)]
+            needed = self._needed(segments, sizes, kind)
             ahead = self.run.framework.gathers_ahead if kind == "F" else 1
             gathers = gathers_of_units(needed, ahead, copied=self.run.framework.copies_gathered)
         elif place is not None and first and kind == "F" and self._gathers_behind:
@@ -154,11 +153,36 @@ class Replicas:
         of = self._parameters
         sizes = [0.0 if segment.part == "arrival" else of[segment.part] for segment in segments]
         parts = [segment.part for segment in segments]
-        together = self.run.layout.zero > 1 and self.run.framework.gathers_ends_together
-        if together and "embedding" in parts and "head" in parts:
+        if self._ends_together(parts):
             sizes[parts.index("embedding")] = of["embedding"] + of["head"]
             sizes[parts.index("head")] = 0.0
         return sizes
+
+    def _needed(self, segments: Sequence[Segment], sizes: Sequence[Num], kind: PassKind) -> list[Num]:
+        """Parameters that each segment gathers (-): what it uses, but for what is there."""
+        parts = [segment.part for segment in segments]
+        kept = set(self.run.framework.kept_parts) if kind != "F" else set()
+        if kept and self._ends_together(parts):
+            kept |= {"embedding", "head"}
+        needed = [0.0 if part in kept else size for part, size in zip(parts, sizes, strict=True)]
+        if self._shares_table(parts) and not self._ends_together(parts) and "head" not in kept:
+            table = table_parameters(self.run.model, self.run.layout, self.run.framework)
+            needed[parts.index("head")] = needed[parts.index("head")] + table
+        return needed
+
+    def _ends_together(self, parts: Sequence[Part]) -> bool:
+        """Whether a pass gathers and reduces both ends of the model as one unit.
+
+        A table that both use belongs to one unit of FSDP2, which stays gathered like the head: torchtitan wraps
+        embedding, norm and head by one ``fully_shard`` where they are tied.
+        """
+        framework = self.run.framework
+        tied = self._shares_table(parts) and "head" in framework.kept_parts
+        both = "embedding" in parts and "head" in parts
+        return self.run.layout.zero > 1 and both and (framework.gathers_ends_together or tied)
+
+    def _shares_table(self, parts: Sequence[Part]) -> bool:
+        return self.run.model.tied_embeddings and "embedding" in parts and "head" in parts
 
     def _gathers_units(self, kind: PassKind, *, first: bool) -> bool:
         """Whether a pass gathers parameters layer by layer (ZeRO 3)."""
@@ -176,27 +200,56 @@ class Replicas:
         return self.run.framework.overlap_param_gather and self.run.layout.zero in (1, 2) and self._replicated
 
     def prologue(self, stage: int) -> Block:
-        """What a stage begins an iteration with: the gather of the first bucket of its first chunk."""
-        place = (stage, self._chunks_in_turn(stage)[0])
-        bucket = smaller(self._elements(place), self._of_place(place))
-        gathers = self._gathers_behind and any_of(bucket > 0)
-        return Block("prologue", (self._sharding.gather(bucket),) if gathers else ())
+        """What a stage begins an iteration with: the gather of its first chunk, or of a bucket, and of its second one.
+
+        All stages gather their first two chunks at once (github NVIDIA/Megatron-LM,
+        megatron/core/pipeline_parallel/schedules.py, param_sync_func). Where a message is to come before the first
+        pass, they do so here; the first stage, which has nothing to wait for, in that pass.
+        """
+        if not self._gathers_behind:
+            return Block("prologue", ())
+        place, second = (stage, self._chunks_in_turn(stage)[0]), self._second(stage)
+        whole = self._of_place(place)
+        if second is None or stage == 0:
+            bucket = smaller(self._elements(place), whole)
+            return Block("prologue", (self._sharding.gather(bucket),) if any_of(bucket > 0) else ())
+        wait = pause("wait for parameters", self._streams)
+        return Block("prologue", (*self._whole(place), wait, *self._whole(second)))
+
+    def _second(self, stage: int) -> Place | None:
+        """The second chunk of a stage in turn."""
+        chunks = self._chunks_in_turn(stage)
+        return (stage, chunks[1]) if len(chunks) > 1 else None
+
+    def _whole(self, place: Place) -> tuple[Task, ...]:
+        """The gather of a chunk, bucket after bucket."""
+        whole = self._of_place(place)
+        if not any_of(whole > 0):
+            return ()
+        bucket = smaller(self._elements(place), whole)
+        return (self._sharding.gather(bucket, whole / bucket),)
 
     def _first_forward(self, units: list[Unit], place: Place) -> tuple[list[Unit], tuple[Gather, ...]]:
-        """The first forward pass of a chunk: a stage's first chunk gathers for itself, and each for the next one."""
+        """The first forward pass of a chunk, which waits for its parameters; from the second on, the next are gathered.
+
+        Megatron starts them when the first stage begins that pass, a few passes earlier than the last stage does.
+        """
         stage, chunk = place
         chunks = self._chunks_in_turn(stage)
-        turn = chunks.index(chunk)
-        wait = pause("wait for parameters", self._streams)
-        units = [Unit((wait,), 0.0), *units]
+        turn, second = chunks.index(chunk), self._second(stage)
+        if turn == 0 and stage > 0 and second is not None:  # all of it has been seen to in the prologue
+            return units, ()
+        units = [Unit((pause("wait for parameters", self._streams),), 0.0), *units]
         gathers: tuple[Gather, ...] = ()
         if turn == 0:
             gathers = gathers_in_buckets([unit.parameters for unit in units], self._elements(place))
+            if second is not None:
+                gathers = tuple(gather._replace(before=1) for gather in gathers)
         following = (stage, chunks[turn + 1]) if turn + 1 < len(chunks) else None
         if following is not None and any_of(self._of_place(following) > 0):
             whole = self._of_place(following)
             bucket = smaller(self._elements(following), whole)
-            gathers += (Gather(len(units) - 1, None, bucket, whole / bucket),)
+            gathers += (Gather(1, None, bucket, whole / bucket),)
         return units, gathers
 
     def _chunks_in_turn(self, stage: int) -> list[int]:
@@ -340,7 +393,8 @@ class Replicas:
 
     def _tensors(self, places: Sequence[Place]) -> int:
         """Parameter tensors of several chunks, near enough: those of their layers (-)."""
-        return sum(self.contents[place].layers for place in places) * layer_tensors(self.run.model)
+        layers = sum(self.contents[place].layers for place in places)
+        return layers * layer_tensors(self.run.model, self.run.framework)
 
 
 def _copies(stages: tuple[int, ...]) -> str:

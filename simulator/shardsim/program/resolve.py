@@ -23,6 +23,7 @@ from shardsim.schema.rules import load_rules
 from shardsim.schema.run import LayoutRequest, RunRequest
 from shardsim.schema.schedules import load_schedule
 from shardsim.values.hardware import Cluster, Profile
+from shardsim.values.num import Num
 from shardsim.values.program import PipelineSchedule
 from shardsim.values.training import (
     DEFAULT_ORDER,
@@ -35,9 +36,11 @@ from shardsim.values.training import (
     Recompute,
     TrainingRun,
 )
+from shardsim.workload.activations import layer_activations
 from shardsim.workload.allocations import stage_allocations
 from shardsim.workload.attention import softmax_warning
 from shardsim.workload.occupancy import peak_bytes
+from shardsim.workload.parameters import is_expert_layer
 from shardsim.workload.pipeline_split import SplitRequest, spread, stage_split
 from shardsim.workload.schedules import RULES, schedule_of
 from shardsim.workload.validity import check
@@ -96,7 +99,7 @@ def resolve(request: RunRequest, data: Sequence[Path] = (), *, priced: bool = Tr
     apart = softmax_warning(model, layout, batch, framework)
     warnings = warnings if apart is None else (*warnings, apart)
     run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, warnings)
-    run = replace(run, warnings=(*warnings, *misaligned(run)))
+    run = replace(run, warnings=(*warnings, *_recomputed_in_vain(run), *misaligned(run)))
     return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))
 
 
@@ -173,6 +176,20 @@ def _assumptions(
     for name in request.set:
         if name.startswith(_UNPRICED):
             yield f"{name} changes no price in this version"
+
+
+def _recomputed_in_vain(run: TrainingRun) -> Iterator[str]:
+    """Modules of selective recompute without which a layer keeps no byte more."""
+    kinds = {is_expert_layer(run.model, index): None for index in range(run.model.layers)}
+
+    def kept(modules: tuple[str, ...]) -> list[Num]:
+        layout = replace(run.layout, recompute_modules=modules)
+        return [layer_activations(run.model, layout, run.batch, run.framework, moe=moe).kept for moe in kinds]
+
+    asked = run.layout.recompute_modules if run.layout.recompute == "selective" else ()
+    idle = [module for module in asked if kept((module,)) == kept(())]
+    if idle:
+        yield f"recompute of {' and '.join(idle)} saves nothing here: a layer keeps as many bytes without it"
 
 
 _SIXTEEN_BIT = ("fp16", "bf16")

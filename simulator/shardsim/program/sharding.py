@@ -267,7 +267,8 @@ class Sharding:
             line.put(joined(unpacking.get(at, ()), unit.tasks), arrived.get(at, ()))
             ready = [reduction for reduction in reductions if reduction.after == at]
             if ready:
-                line.put(self._tasks(gradient_packing(unit.parameters, framework, layer_tensors(self.run.model))))
+                tensors = layer_tensors(self.run.model, framework)
+                line.put(self._tasks(gradient_packing(unit.parameters, framework, tensors)))
             for reduction in ready:
                 if framework.reductions_in_flight and len(reduced) >= framework.reductions_in_flight:
                     line.put((pause("wait for gradients"),), (reduced[-framework.reductions_in_flight],))
@@ -348,9 +349,14 @@ class _Line:
         return len(self.tasks) - 1
 
     def put(self, tasks: Sequence[Task], waits: Iterable[int] = ()) -> None:
-        """Append tasks whose waits count from the first of them, and let that one wait for others by their places."""
+        """Append tasks whose waits count from the first of them, and let the first that blocks wait for others.
+
+        What stands in front of that one is only queued: tokens are gathered whether parameters have arrived or not.
+        """
         start, others = len(self.tasks), tuple(waits)
-        for task in tasks or ((pause("wait for parameters"),) if others else ()):
-            own = others + tuple(start + wait for wait in task.waits)
+        for task in tasks:
+            own = (others if task.blocking else ()) + tuple(start + wait for wait in task.waits)
             self.tasks.append(replace(task, waits=own) if own else task)
-            others = ()
+            others = () if task.blocking else others
+        if others:
+            self.tasks.append(replace(pause("wait for parameters"), waits=others))

@@ -53,7 +53,7 @@ def memory_text(answer: MemoryAnswer) -> RenderableType:
         parts.append(_indented(Text(_left_out(memory, groups, shown), "dim")))
     parts += [Text(), *_verdict(memory)]
     if answer.advice is not None:
-        parts += _advice(answer.advice)
+        parts += _advice(answer.advice, memory)
     parts += [_section("Assumed"), *(_indented(Text(note, "yellow")) for note in assumptions(answer))]
     return Constrain(Group(*parts), WIDTH)
 
@@ -137,7 +137,7 @@ def _verdict(memory: MemoryProfile) -> list[RenderableType]:
     return [text, Text(f"biggest items: {items}")]
 
 
-def _advice(advice: FitAdvice) -> list[RenderableType]:
+def _advice(advice: FitAdvice, memory: MemoryProfile) -> list[RenderableType]:
     looked = f"{advice.tried:,} valid layouts looked at, on as many GPUs with the same global batch"
     if not advice.changes:
         title = "No one or two changes make it fit" + ("; nearest" if advice.nearest else "")
@@ -153,8 +153,13 @@ def _advice(advice: FitAdvice) -> list[RenderableType]:
     table.add_row(*(Text(head, "dim") for head in ("iteration", "", "peak GiB", "")))
     shown = advice.changes or advice.nearest
     marks = {text: f"[{number}]" for number, text in enumerate(_caveats(shown), start=1)}
+    if advice.iteration_s is not None:
+        seconds, peak = format_time(advice.iteration_s), f"{gib(memory.peak):.2f}"
+        table.add_row(seconds, "", peak, Text("the run as it is, if it did fit", "dim"))
     for change in shown:
         table.add_row(*_entry(change, marks))
+    if advice.more:
+        table.add_row("", "", "", Text(f"{advice.more:,} more fit", "dim"))
     notes = [Text(f"{mark} {text}", "yellow") for text, mark in marks.items()]
     return [_section(title), _indented(Text(looked, "dim")), _indented(table), *map(_indented, notes)]
 

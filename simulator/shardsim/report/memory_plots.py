@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ COLOURS: Mapping[str, str] = MappingProxyType(
 """From the palette of Okabe and Ito (2008), which readers with any colour vision can tell apart; grey for overheads."""
 _OTHER = "#000000"
 _MOST_LINES = 12
+_TITLE = 60
 
 
 def memory_plot(answer: MemoryAnswer, file_format: str) -> bytes:
@@ -70,7 +72,7 @@ def memory_plot(answer: MemoryAnswer, file_format: str) -> bytes:
         axes.grid(visible=False, axis="x")
         _legend_beside(axes)
         verdict = "fits closely" if fits_closely(memory) else "fits" if memory.fits else "does not fit"
-        axes.set_title(f"{_title(answer)}: {verdict}")
+        axes.set_title(_title(answer, verdict), fontsize=9)
         figure.tight_layout()
         return image_bytes(figure, file_format)
 
@@ -99,22 +101,28 @@ def history_plot(answer: MemoryAnswer, histories: Sequence[MemoryHistory], file_
         _stages(above, histories, scale)
         _items(below, histories[answer.memory.worst_stage], scale)
         reserved = gib(answer.memory.peak)
-        below.axhline(reserved, color=GREY, linestyle=":", linewidth=1.6, label=f"reserved {reserved:.4g} GiB")
         for axes in (above, below):
+            # What is allocated may stay below the capacity and what is reserved not: that is what has to fit.
+            name = f"stage {answer.memory.worst_stage} reserves {reserved:.4g} GiB"
+            axes.axhline(reserved, color=GREY, linestyle=":", linewidth=1.6, label=name)
             _capacity(axes, gib(answer.memory.capacity))
             axes.set_ylabel("GiB allocated per GPU")
             axes.set_xlim(0, float(histories[0].seconds[-1]) * scale)
             axes.set_ylim(bottom=0)
             _legend_beside(axes)
-        above.set_title(f"{_title(answer)}: every stage")
+        above.set_title(_title(answer, "every stage"), fontsize=9)
         below.set_title(f"Stage {answer.memory.worst_stage}, item by item")
         below.set_xlabel(f"time in the iteration [{unit}]")
         figure.tight_layout()
         return image_bytes(figure, file_format)
 
 
-def _title(answer: MemoryAnswer) -> str:
-    return f"{answer.run.model.name} on {answer.run.cluster.name}, {layout_text(answer.run.layout).split(',')[0]}"
+def _title(answer: MemoryAnswer, what: str) -> str:
+    """Model, machine and what is shown; below it the layout and the micro-batches."""
+    run = answer.run
+    micro_batches = round(float(run.batch.micro_batches(run.layout)))
+    layout = f"{layout_text(run.layout)}, {micro_batches:,} micro-batch{'es' * (micro_batches != 1)}"
+    return f"{run.model.name} on {run.cluster.name}: {what}\n{fill(layout, _TITLE)}"
 
 
 def _names(stages: Sequence[Mapping[str, float]]) -> list[str]:

@@ -216,6 +216,7 @@ def _advice(advice: FitAdvice) -> dict[str, Any]:
     return {
         "iteration_s": advice.iteration_s,
         "tried": advice.tried,
+        "more": advice.more,
         "changes": [_change(change) for change in advice.changes],
         "nearest": [_change(change) for change in advice.nearest],
     }

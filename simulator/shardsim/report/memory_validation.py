@@ -7,7 +7,7 @@ import io
 import json
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -74,10 +74,9 @@ def memory_validation_text(found: MemoryValidation) -> RenderableType:
     -------
     RenderableType
     """
-    parts: list[RenderableType] = []
-    if found.verdicts and found.verdicts[0].rows:
-        parts += [Text("Fits or goes out of memory", "bold"), _verdicts(found.verdicts), Text()]
-    return Group(*parts, validation_text(found.table))
+    if not found.verdicts or not found.verdicts[0].rows:
+        return validation_text(found.table)
+    return validation_text(found.table, [Text("Fits or goes out of memory", "bold"), _verdicts(found.verdicts)])
 
 
 def _verdicts(verdicts: tuple[Confusion, ...]) -> Table:

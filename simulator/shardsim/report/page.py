@@ -7,6 +7,7 @@ from importlib import resources
 
 from jinja2 import Environment, StrictUndefined, Template
 
+from shardsim.report.memory_records import stage_groups, stage_names
 from shardsim.report.records import AXES, peak_name
 from shardsim.report.text import layout_text, provenance_text
 from shardsim.units import format_size, format_time, gib, tflops
@@ -70,8 +71,9 @@ def prediction_page(prediction: Prediction) -> str:
         pixels=_PIXELS,
         items=list(dict.fromkeys(item for items in memory.stages for item in items)),
         stages=[
-            (stage, {item: f"{gib(size):.2f}" for item, size in items.items()}, f"{gib(sum(items.values())):.2f}")
-            for stage, items in enumerate(memory.stages)
+            (stage_names(group), {item: f"{gib(size):.2f}" for item, size in items.items()}, f"{gib(total):.2f}")
+            for group in stage_groups(memory)
+            for items, total in [(memory.stages[group[0]], memory.reserved[group[0]])]
         ],
         capacity=f"{gib(memory.capacity):.1f} GiB",
         costs=[

@@ -115,25 +115,30 @@ def _notes(table: ValidationTable) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def validation_text(table: ValidationTable) -> RenderableType:
+def validation_text(table: ValidationTable, first: Sequence[RenderableType] = ()) -> RenderableType:
     """Lay a validation out for the screen, within 100 columns.
 
     Parameters
     ----------
     table : ValidationTable
+    first : sequence of RenderableType
+        What stands between the heading and the errors.
 
     Returns
     -------
     RenderableType
     """
     overall = table.overall
+    predicted = sum(row.status == "ok" for row in table.rows)
     parts: list[RenderableType] = [
-        Text.assemble((table.file, "bold"), f": {overall.predicted:,} of {overall.rows:,} {table.noun} predicted"),
-        Text(),
+        Text.assemble((table.file, "bold"), f": {predicted:,} of {len(table.rows):,} {table.noun} predicted"),
     ]
-    if overall.predicted and overall.rows <= _MOST_ROWS:
-        parts += [_row_table(table.rows, table.unit), Text()]
-    parts.append(_summary_table(table))
+    if first:
+        parts += [Text(), *first]
+    if overall.predicted and len(table.rows) <= _MOST_ROWS:
+        parts += [Text(), _row_table(table.rows, table.unit)]
+    if overall.predicted:
+        parts += [Text(), _summary_table(table)]
     if table.skipped:
         parts += [Text(), Text(f"Skipped: {overall.rows - overall.predicted:,} rows", "bold")]
         parts.append(_counted(table.skipped))
@@ -142,10 +147,9 @@ def validation_text(table: ValidationTable) -> RenderableType:
         parts += [Text(), Text("Assumed", "bold"), _counted(notes)]
     if table.remarks:
         parts += [Text(), *(Text(remark) for remark in table.remarks)]
-    parts += [
-        Text(),
-        Text("error = predicted / measured - 1; bias: its median; p90: 90 % of |error| are below", "dim"),
-    ]
+    if overall.predicted:
+        note = "error = predicted / measured - 1; bias: its median; p90: 90 % of |error| are below"
+        parts += [Text(), Text(note, "dim")]
     return Group(*parts)
 
 

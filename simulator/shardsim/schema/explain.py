@@ -171,6 +171,8 @@ def _hint(error: ErrorDetails, expected: str) -> str:
         return "write true or false"
     if expected in ("a whole number", "a number") and isinstance(value, str):
         return "write digits without quotes or units"
+    if expected == "a list" and isinstance(value, str | int | float):
+        return f"a list is written as [{', '.join(part.strip() for part in str(value).strip('[]').split(','))}]"
     if expected == "text" and isinstance(value, int | float | bool):
         return "put it into quotes to mean text"
     return ""

@@ -20,6 +20,7 @@ from shardsim.search.scaling import request_mapping
 from shardsim.values.fit import Change, FitAdvice, MemoryAnswer, fits_closely
 from shardsim.values.results import MemoryProfile
 from shardsim.values.training import TrainingRun
+from shardsim.workload.schedules import RULES
 
 CHEAP = 0.02
 """Slowdown up to which a single change is good enough not to look at pairs (-)."""
@@ -27,6 +28,8 @@ MOST_PAIRS = 40
 """Pairs of changes that are looked at (-)."""
 _PRICED = 6
 """Pairs that are priced (-): those whose single changes cost the least."""
+_CHUNKS = frozenset({"vpp", "stage_layers", "pp_layout", "virtual_stage_layers"})
+"""Keys of a layout that say how many chunks a rank holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,11 +126,13 @@ def cheapest_fit(
         nearest = [] if changes else sorted([*singles, *pairs], key=lambda trial: trial.memory.peak)
     # A stable sort: of equals, the one that changes less about the run stays in front. Without a price memory decides.
     changes.sort(key=lambda change: change.memory.peak if change.iteration_s is None else change.iteration_s)
+    useful = _without_idle(changes)
     return FitAdvice(
         iteration_s=study.seconds(study.base),
-        changes=_without_idle(changes)[:most],
+        changes=useful[:most],
         nearest=tuple(study.change(trial) for trial in nearest[:1]),
         tried=study.tried,
+        more=len(useful[most:]),
     )
 
 
@@ -202,7 +207,7 @@ class _Study:
 
     def change(self, trial: _Trial) -> Change:
         """A trial as people see it."""
-        keys = {key: value for step in trial.steps for key, value in step.keys.items()}
+        keys = self._needed({key: value for step in trial.steps for key, value in step.keys.items()})
         seconds, before = self.seconds(trial), self.seconds(self.base)
         return Change(
             words=" + ".join(step.words for step in trial.steps),
@@ -214,6 +219,14 @@ class _Study:
             slowdown=None if seconds is None or before is None else seconds / before - 1.0,
             warnings=tuple(text for text in trial.run.warnings if text not in self.base.run.warnings),
         )
+
+    def _needed(self, keys: dict[str, object]) -> dict[str, object]:
+        """Leave out chunks that come with the schedule, where the run says nothing else about them."""
+        rule = RULES.get(str(keys.get("layout.schedule")))
+        implied = rule is not None and keys.get("layout.vpp") == rule.chunks
+        if not implied or not _CHUNKS.isdisjoint(self._mapping.get("layout", {})):
+            return keys
+        return {key: value for key, value in keys.items() if key != "layout.vpp"}
 
     def _first_that_fits(self, row: Sequence[tuple[Step, ...]]) -> _Trial | None:
         """Bisection over a row in which each needs less memory than the one before; the last where none fits."""

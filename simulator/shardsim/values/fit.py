@@ -83,12 +83,15 @@ class FitAdvice:
         Where none suffices, those that come nearest, the least memory first.
     tried : int
         Valid layouts that were looked at (-).
+    more : int
+        Changes that suffice besides those of ``changes`` (-).
     """
 
     iteration_s: float | None
     changes: tuple[Change, ...]
     nearest: tuple[Change, ...]
     tried: int
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)

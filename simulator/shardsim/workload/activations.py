@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Literal
 
 from shardsim.values.num import Num, larger, where
@@ -36,12 +35,15 @@ class LayerActivations:
         What stays from an input-gradient pass to its weight-gradient pass: inputs of the linear layers and gradients
         of their outputs [bytes].
     working_set : Num
-        Rebuilt by recomputation for a moment of the backward pass [bytes].
+        What recomputation takes at the fullest moment of the backward pass beyond ``kept`` [bytes].
+    input_working_set : Num
+        The same of an input-gradient pass, whose layers leave ``weight_gradient`` [bytes].
     """
 
     kept: Num
     weight_gradient: Num
     working_set: Num
+    input_working_set: Num = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,13 @@ def layer_activations(
     tensors = kept_tensors(model, layout, batch, framework, moe=moe)
     waiting = _weight_gradient(model, layout, sizes, framework, model.moe if moe else None)
     if layout.recompute == "full":
-        return LayerActivations(_checkpoint(sizes), waiting, _total(tensors))
+        return LayerActivations(_checkpoint(sizes), waiting, _total(tensors), _total(tensors))
     modules = layout.recompute_modules if layout.recompute == "selective" else ()
     dropped = [one for one in tensors if not set(one.modules).isdisjoint(modules)]
     attention, mlp = (_total(one for one in dropped if one.half == half) for half in ("attention", "mlp"))
     kept = [one for one in tensors if set(one.modules).isdisjoint(modules)]
-    return LayerActivations(_total(kept), waiting, larger(attention, mlp))
+    rebuilt = larger(attention, mlp)
+    return LayerActivations(_total(kept), waiting, rebuilt, rebuilt)
 
 
 def chunk_activations(
@@ -120,7 +123,8 @@ def chunk_activations(
     Returns
     -------
     LayerActivations
-        Sums, but for the working set: that of the layer, or unit of layers, that needs most.
+        Sums, but for the working sets: those of the layer, or unit of layers, at which most is there. Those behind it
+        are freed by then, last first, but for what waits for weight gradients.
     """
     kinds = [is_expert_layer(model, index) for index in range(content.first, content.first + content.layers)]
     plain = layout if layout.recompute == "selective" else replace(layout, recompute="none")
@@ -130,12 +134,20 @@ def chunk_activations(
     units = [kinds[start : min(start + unit, repeated)] for start in range(0, repeated, unit)]
     checkpoint = _checkpoint(shapes(model, layout, batch, framework))
     kept = {kind: one.kept for kind, one in each.items()}
-    working_sets = [_of_layers(one, kept) for one in units]
-    working_sets += [each[kind].working_set for kind in set(kinds[repeated:])]
+    waiting = {kind: one.weight_gradient for kind, one in each.items()}
+    steps = [LayerActivations(checkpoint, _of_layers(one, waiting), _of_layers(one, kept)) for one in units]
+    steps += [each[kind] for kind in kinds[repeated:]]
+    freed: Num = 0.0 * checkpoint
+    left, working_set, input_working_set = freed, freed, freed
+    for step in reversed(steps):
+        working_set = larger(working_set, step.working_set - freed)
+        input_working_set = larger(input_working_set, step.working_set - freed + left)
+        freed, left = freed + step.kept, left + step.weight_gradient
     return LayerActivations(
         kept=_of_layers(kinds[repeated:], kept) + len(units) * checkpoint,
-        weight_gradient=_of_layers(kinds, {kind: one.weight_gradient for kind, one in each.items()}),
-        working_set=reduce(larger, working_sets, 0.0 * checkpoint),
+        weight_gradient=_of_layers(kinds, waiting),
+        working_set=working_set,
+        input_working_set=input_working_set,
     )
 
 

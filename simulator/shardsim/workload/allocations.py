@@ -37,7 +37,7 @@ class ChunkAllocation:
     weight_gradient : Num
         From the input-gradient pass to the end of the weight-gradient pass [bytes].
     working_set : Num
-        Rebuilt by recomputation during a backward or input-gradient pass [bytes].
+        What recomputation takes at the fullest moment of a backward or input-gradient pass beyond ``kept`` [bytes].
     loss : Num
         What the loss keeps as long as ``kept``: the fp32 softmax over the vocabulary [bytes].
     logits : Num
@@ -45,6 +45,9 @@ class ChunkAllocation:
     gradients : Num
         Gradients of a whole backward pass in the type of the weights, where they are added to those of other passes
         after it [bytes].
+    input_working_set : Num
+        The same as ``working_set`` in the middle of an input-gradient pass, when the loss is over and later layers have
+        left what their weight gradients need [bytes].
     """
 
     kept: Num = 0.0
@@ -53,6 +56,7 @@ class ChunkAllocation:
     loss: Num = 0.0
     logits: Num = 0.0
     gradients: Num = 0.0
+    input_working_set: Num = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,7 @@ def chunk_allocation(
     """
     sizes = shapes(model, layout, batch, framework)
     layers = chunk_activations(model, layout, batch, framework, content)
-    kept, waiting = layers.kept, layers.weight_gradient
+    kept, waiting, rebuilt = layers.kept, layers.weight_gradient, layers.input_working_set
     loss: Num = 0.0
     logits: Num = 0.0
     if content.embedding and framework.dropout:
@@ -161,9 +165,10 @@ def chunk_allocation(
     if content.head:
         vocab = padded_vocab(model, framework, layout.tp) / layout.tp
         loss, logits = sizes.tokens * vocab * _FP32, sizes.tokens * vocab * _logit_bytes(framework)
-        kept = kept + 2 * sizes.local_hidden * sizes.element_bytes
+        ends = 2 * sizes.local_hidden * sizes.element_bytes
         # The weight gradient of the head multiplies the norm's output by the gradient of the logits.
-        waiting = waiting + (sizes.local_hidden + sizes.tokens * vocab) * sizes.element_bytes
+        left = (sizes.local_hidden + sizes.tokens * vocab) * sizes.element_bytes
+        kept, waiting, rebuilt = kept + ends, waiting + left, rebuilt + left - ends
     apart = framework.backward_gradients == "pass" and framework.gradient_bytes != element_bytes(framework)
     held = held_parameters(model, layout, framework, content).total if apart else 0.0
     return ChunkAllocation(
@@ -173,6 +178,7 @@ def chunk_allocation(
         loss=loss,
         logits=logits,
         gradients=held * element_bytes(framework),
+        input_working_set=rebuilt,
     )
 
 

@@ -95,7 +95,7 @@ def layer_backward(model: Model, layout: Layout, batch: Batch, framework: Framew
     z = shapes(model, layout, batch, framework)
     parameters = layer_parameters(model, layout, framework)
     accumulation = pointwise.accumulate(
-        "layer", parameters, layer_tensors(model), batch.micro_batches(layout), framework, z
+        "layer", parameters, layer_tensors(model, framework), batch.micro_batches(layout), framework, z
     )
     if framework.parallel_block:
         return (
@@ -185,11 +185,12 @@ def _attention_inside_backward(model: Model, z: Shapes, framework: Framework) ->
 def _mlp_forward(
     model: Model, layout: Layout, z: Shapes, framework: Framework, uses: Num | None
 ) -> tuple[Operator, ...]:
+    shared = framework.parallel_block  # repeated alone, it gathers what the block does, and its sum is the block's
     return (
-        *_column_forward((("mlp up", z.up),), "mlp", layout, z, uses),
+        *_column_forward((("mlp up", z.up),), "layer" if shared else "mlp", layout, z, uses),
         *pointwise.activate(model, z, framework),
         *_row_forward("mlp down", z.ffn, z, uses),
-        *regions.leave("mlp", layout, z),
+        *(() if shared else regions.leave("mlp", layout, z)),
     )
 
 

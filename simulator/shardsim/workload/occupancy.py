@@ -206,7 +206,7 @@ def _distinct(order: tuple[Item, ...], chunks: int) -> tuple[Moment, ...]:
 
 
 def _beside(one: Pass, chunk: ChunkAllocation) -> dict[str, float]:
-    """What a pass needs beside what it keeps, at its fullest point: at its beginning or at its end."""
+    """What a pass needs beside what it keeps, at its fullest point: beginning, end, or where it rebuilds most."""
     if one.kind == "F":
         return {"logits": float(chunk.logits)}
     if one.kind == "W":
@@ -214,7 +214,8 @@ def _beside(one: Pass, chunk: ChunkAllocation) -> dict[str, float]:
     left = chunk.weight_gradient if one.kind == "I" else 0.0
     end = {"activations": float(left - chunk.kept), "logits": -float(chunk.loss), "gradients": float(chunk.gradients)}
     start = {"activations": float(chunk.working_set)}
-    return max(start, end, key=lambda extra: sum(extra.values()))
+    middle = {"activations": float(chunk.input_working_set), "logits": -float(chunk.loss)} if one.kind == "I" else start
+    return max(start, end, middle, key=lambda extra: sum(extra.values()))
 
 
 def _sum(counts: Sequence[int], sizes: Sequence[Num]) -> float:

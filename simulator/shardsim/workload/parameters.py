@@ -122,20 +122,25 @@ def _mlp_weights(model: Model, ffn: Num) -> Num:
     return (mlp_projections(model) + 1) * model.hidden * ffn
 
 
-def _layer(model: Model, tp: Num, moe: Moe | None) -> Num:
+def _layer(model: Model, tp: Num, moe: Moe | None, norms: int = 2) -> Num:
     """One layer without its experts, but with what chooses between them."""
-    total = _attention(model, tp) + 2 * norm_parameters(model)
+    total = _attention(model, tp) + norms * norm_parameters(model)
     if moe is not None:
         return total + model.hidden * (moe.experts + moe.shared_gate) + _mlp_weights(model, moe.shared_ffn / tp)
     biases = mlp_projections(model) * model.ffn / tp + 2 * model.hidden if model.bias else 0.0
     return total + _mlp_weights(model, model.ffn / tp) + biases
 
 
+def _norms(framework: Framework) -> int:
+    """Norms of a layer: attention and MLP side by side share one."""
+    return 1 if framework.parallel_block else 2
+
+
 def _expert_layers_of(model: Model, content: ChunkContent) -> int:
     return sum(is_expert_layer(model, index) for index in range(content.first, content.first + content.layers))
 
 
-def layer_parameters(model: Model, layout: Layout, framework: Framework) -> Num:  # noqa: ARG001  # as its siblings
+def layer_parameters(model: Model, layout: Layout, framework: Framework) -> Num:
     """Count the parameters of one transformer layer without experts that a tensor-parallel rank holds.
 
     Column-parallel weights and biases and row-parallel weights are split; norms and the biases of the row-parallel
@@ -152,7 +157,7 @@ def layer_parameters(model: Model, layout: Layout, framework: Framework) -> Num:
     Num
         (-).
     """
-    return _layer(model, layout.tp, None)
+    return _layer(model, layout.tp, None, _norms(framework))
 
 
 def held_parameters(model: Model, layout: Layout, framework: Framework, content: ChunkContent) -> HeldParameters:
@@ -173,10 +178,10 @@ def held_parameters(model: Model, layout: Layout, framework: Framework, content:
     HeldParameters
     """
     experts = _expert_layers_of(model, content)
-    shared = (content.layers - experts) * _layer(model, layout.tp, None)
+    shared = (content.layers - experts) * _layer(model, layout.tp, None, _norms(framework))
     expert: Num = 0.0 * shared
     if model.moe is not None:
-        shared = shared + experts * _layer(model, layout.tp, model.moe)
+        shared = shared + experts * _layer(model, layout.tp, model.moe, _norms(framework))
         expert = experts * model.moe.experts / layout.ep * _mlp_weights(model, model.moe.ffn / layout.etp)
     if content.embedding:
         shared = shared + embedding_parameters(model, layout, framework)
@@ -208,12 +213,13 @@ def linear_weights(model: Model, layout: Layout, content: ChunkContent) -> Num:
     return total + mixed * (experts + _mlp_weights(model, model.moe.shared_ffn / layout.tp))
 
 
-def layer_tensors(model: Model) -> int:
+def layer_tensors(model: Model, framework: Framework) -> int:
     """Count the parameter tensors of one layer, which is how many kernels an unfused pass over them launches.
 
     Parameters
     ----------
     model : Model
+    framework : Framework
 
     Returns
     -------
@@ -221,7 +227,7 @@ def layer_tensors(model: Model) -> int:
         (-).
     """
     biases = 4 if model.bias else int(model.qkv_bias)
-    return 4 + biases + 2 * (2 if model.norm == "layernorm" else 1)
+    return 4 + biases + _norms(framework) * (2 if model.norm == "layernorm" else 1)
 
 
 def padded_vocab(model: Model, framework: Framework, tp: Num) -> Num:

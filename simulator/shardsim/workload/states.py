@@ -312,7 +312,7 @@ def gathered_bytes(model: Model, layout: Layout, framework: Framework, contents:
         count = largest_units(model, layout, framework, contents, 1 + framework.gathers_ahead)
         for content in contents:
             for part, there in (("embedding", content.embedding), ("head", content.head)):
-                if there and part in framework.kept_parts:
+                if there and part in _kept_parts(model, framework, content):
                     count = count + _end(model, layout, framework, part)
     else:
         count = split_parameters(layout, framework, stage_held(model, layout, framework, contents))
@@ -328,11 +328,18 @@ def _units(model: Model, layout: Layout, framework: Framework, content: ChunkCon
             layer = ChunkContent(1, embedding=False, head=False, first=index)
             kinds[kind] = split_parameters(layout, framework, held_parameters(model, layout, framework, layer))
         units.append(kinds[kind])
-    if content.embedding and "embedding" not in framework.kept_parts:
+    kept = _kept_parts(model, framework, content)
+    if content.embedding and "embedding" not in kept:
         units.insert(0, _end(model, layout, framework, "embedding"))
-    if content.head and "head" not in framework.kept_parts:
+    if content.head and "head" not in kept:
         units.append(_end(model, layout, framework, "head"))
     return units
+
+
+def _kept_parts(model: Model, framework: Framework, content: ChunkContent) -> tuple[str, ...]:
+    """Ends that stay gathered: a head that is kept keeps the table that it shares with an embedding beside it."""
+    tied = model.tied_embeddings and content.embedding and content.head
+    return ("embedding", "head") if tied and "head" in framework.kept_parts else framework.kept_parts
 
 
 def _end(model: Model, layout: Layout, framework: Framework, part: str) -> Num:
