@@ -28,5 +28,3 @@ SCHEDULES = {
     "dualpipe": {"schedule": "dualpipe"},
     "dualpipev": {"schedule": "dualpipev"},
 }
-DEVICE, SMALL = 80e9, 60e9
-"""Budgets a GPU [bytes]: what the device is sold with is not what it has; see the tables."""

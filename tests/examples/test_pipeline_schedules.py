@@ -43,7 +43,7 @@ def test_at_equal_memory_the_leader_depends_on_the_budget(
 ) -> None:
     found = within(rows, rows[0]["capacity"] if gib is None else gib * GIB)
     assert next(iter(found)) == leader
-    assert 1.22 <= found["1f1b"] / found[leader] <= 1.29
+    assert 1.22 <= found["1f1b"] / found[leader] <= 1.295
 
 
 def test_recomputation_saves_nothing_that_weight_gradients_wait_for(rows: list[dict[str, Any]]) -> None:
