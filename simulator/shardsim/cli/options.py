@@ -100,7 +100,12 @@ _LAYOUT_OPTIONS = (
         "--recompute-modules", type=_words, metavar="NAME,...", help=f"What selective repeats: {', '.join(MODULES)}."
     ),
     click.option("--recompute-method", metavar="NAME", help="Full recompute: uniform or block."),
-    click.option("--recompute-layers", type=count, metavar="N", help="Layers of a unit, or layers recomputed (block)."),
+    click.option(
+        "--recompute-layers",
+        type=count,
+        metavar="N",
+        help="Layers of a unit, or first layers of each chunk (block).",
+    ),
     click.option("--order", type=_axes, metavar="AXES", help="Rank order, fastest first: tp-cp-dp-pp."),
 )
 _RUN_OPTIONS = (
