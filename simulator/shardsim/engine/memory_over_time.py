@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardsim.engine.predict import EngineName, execute
+from shardsim.engine.timeline import identity
 from shardsim.errors import InputError, Problem
 from shardsim.program.build import build
 from shardsim.program.coalesce import coalesce
-from shardsim.values.program import Item, Pair, PipelineSchedule
-from shardsim.values.results import PAIR, PASS_KINDS, MemoryHistory, Timeline
+from shardsim.values.program import Item, PipelineSchedule
+from shardsim.values.results import MemoryHistory, Timeline
 from shardsim.values.training import TrainingRun
 from shardsim.workload.allocations import StageAllocation, stage_allocations
 from shardsim.workload.occupancy import Held, moments_of, tensors_between, tensors_during, tensors_stepping
@@ -126,7 +127,7 @@ def _spans(timeline: Timeline, stage: int, order: Sequence[Item]) -> list[tuple[
     spans: list[tuple[float, float]] = []
     for item in (*order, None):
         before = spans[-1][1] if spans else 0.0
-        spans.append(found.get(_key(item), (before, before)))
+        spans.append(found.get(identity(item), (before, before)))
     return spans
 
 
@@ -135,14 +136,6 @@ def _keys(timeline: Timeline, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     kind = np.full(rows.size, -1) if timeline.kind is None else timeline.kind[rows]
     paired = np.full((rows.size, 2), -1) if timeline.paired is None else timeline.paired[rows]
     return np.column_stack([kind, timeline.microbatch[rows], timeline.chunk[rows], paired])
-
-
-def _key(item: Item | None) -> tuple[int, ...]:
-    if item is None:
-        return -1, -1, -1, -1, -1
-    if isinstance(item, Pair):
-        return PASS_KINDS.index(PAIR), *item.forward[1:], *item.backward[1:]
-    return PASS_KINDS.index(item.kind), item.microbatch, item.chunk, -1, -1
 
 
 def _allocations(run: TrainingRun, schedule: PipelineSchedule) -> tuple[StageAllocation, ...]:

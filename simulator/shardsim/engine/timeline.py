@@ -171,13 +171,24 @@ def _columns(
         )
         for block, _ in stage.uses
     }
-    passes = np.array([(index, *_identity(item.item)) for item in stage.passes], dtype=np.int64).T.copy()
+    passes = np.array([(index, *identity(item.item)) for item in stage.passes], dtype=np.int64).T.copy()
     counts = [len(item.block.tasks) for item in stage.passes]
     return np.repeat(passes, counts, axis=1), np.concatenate([of_block[id(item.block)] for item in stage.passes])
 
 
-def _identity(item: Item | None) -> tuple[int, int, int, int, int]:
-    """Kind, micro-batch and chunk of a pass, then micro-batch and chunk of the backward pass of a pair."""
+def identity(item: Item | None) -> tuple[int, int, int, int, int]:
+    """Name an item of a schedule as the columns of a timeline do.
+
+    Parameters
+    ----------
+    item : Pass, Pair or None
+        None for what comes before or after all passes.
+
+    Returns
+    -------
+    tuple of int
+        Kind, micro-batch and chunk of a pass, then micro-batch and chunk of the backward pass of a pair; -1 for none.
+    """
     if item is None:
         return -1, -1, -1, -1, -1
     if isinstance(item, Pair):

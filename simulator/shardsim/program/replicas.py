@@ -39,6 +39,7 @@ from shardsim.workload.data_parallel import (
 from shardsim.workload.parameters import (
     embedding_parameters,
     head_parameters,
+    held_parameters,
     layer_parameters,
     layer_tensors,
     table_parameters,
@@ -372,19 +373,24 @@ class Replicas:
     def _parameters(self) -> Mapping[Part, Num]:
         """Parameters of one rank, by part (-)."""
         shape = (self.run.model, self.run.layout, self.run.framework)
-        head = head_parameters(*shape)
-        # Where every stage with the embedding has the head as well, a tied head needs no table of its own.
-        shared = self.run.model.tied_embeddings and self.schedule.stages > 1 and not self._ends
         return {
             "layer": layer_parameters(*shape),
             "embedding": embedding_parameters(*shape),
-            "head": head - table_parameters(*shape) if shared else head,
+            "head": head_parameters(*shape) - self._shared_table,
         }
+
+    @cached_property
+    def _shared_table(self) -> Num:
+        """What a head counts of its own and has not (-): where every stage with it has the embedding, too, and tied."""
+        run = self.run
+        shared = run.model.tied_embeddings and self.schedule.stages > 1 and not self._ends
+        return table_parameters(run.model, run.layout, run.framework) if shared else 0.0
 
     def _of_place(self, place: Place) -> Num:
         """Parameters of one rank of a stage in one chunk (-)."""
-        content, of = self.contents[place], self._parameters
-        return content.layers * of["layer"] + content.embedding * of["embedding"] + content.head * of["head"]
+        run, content = self.run, self.contents[place]
+        held = held_parameters(run.model, run.layout, run.framework, content).total
+        return held - self._shared_table if content.head else held
 
     def _of_places(self, places: Sequence[Place]) -> Num:
         """Parameters of one rank of a stage in several chunks (-)."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections import Counter
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shardsim.report.records import record_json
 from shardsim.report.validation import ROW_COLUMNS
 from shardsim.validate.cases import CLOSE, CaseRow, CaseTable
+from shardsim.validate.summary import most_frequent
 
 SCHEMA = "shardsim.cases/1"
 """Name of the JSON schema; the number grows when a key changes its meaning or goes, not when one is added."""
@@ -56,7 +56,7 @@ def cases_json(table: CaseTable) -> str:
         "skipped": [{"reason": reason, "rows": rows} for reason, rows in _skipped(table)],
         "rows": [{name: getattr(row, name) for name in (*ROW_COLUMNS, "kind", "framework")} for row in table.rows],
     }
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def cases_text(table: CaseTable) -> RenderableType:
@@ -98,6 +98,5 @@ def _grid(rows: tuple[CaseRow, ...], right: set[CaseRow]) -> Table:
     return grid
 
 
-def _skipped(table: CaseTable) -> list[tuple[str, int]]:
-    reasons = Counter(row.reason for row in table.rows if row.status == "skipped")
-    return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+def _skipped(table: CaseTable) -> tuple[tuple[str, int], ...]:
+    return most_frequent(row.reason for row in table.rows if row.status == "skipped")

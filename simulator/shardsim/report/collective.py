@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from shardsim.cost.algorithms import bus_factor
 from shardsim.program.ask import CollectiveAnswer
+from shardsim.report.records import record_json
 from shardsim.units import format_bandwidth, format_size, format_time
 from shardsim.values.num import Num
 from shardsim.values.provenance import Provenance
@@ -138,13 +138,13 @@ def collective_record(answer: CollectiveAnswer, repeat: int = 1) -> dict[str, An
 
 def collective_json(answer: CollectiveAnswer, repeat: int = 1) -> str:
     """Write an answer as JSON."""
-    return json.dumps(collective_record(answer, repeat), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(collective_record(answer, repeat))
 
 
 def collectives_json(answers: Sequence[CollectiveAnswer], repeat: int = 1) -> str:
     """Write several answers as JSON."""
     record = {"schema": TABLE_SCHEMA, "answers": [collective_record(answer, repeat) for answer in answers]}
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def collectives_csv(answers: Sequence[CollectiveAnswer], repeat: int = 1) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from shardsim.calibrate.fit import Array
 from shardsim.calibrate.usergemm import SCALED, Error, FittedConstant, GemmRows, UserGemmFit, error_of
+from shardsim.report.records import record_json
 from shardsim.report.validation import _counted, _grid
 from shardsim.units import format_time
 from shardsim.validate.gemms import SIZES, size_class
@@ -167,7 +167,7 @@ def gemm_fit_json(found: GemmCalibration) -> str:
         "left_aside": [{"reason": reason, "rows": rows} for reason, rows in found.left],
         "notes": list(found.rows.notes),
     }
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def _record(fit: UserGemmFit) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shardsim.report.records import record_json
 from shardsim.report.validation import ROW_COLUMNS, SCHEMA, _counted, _grid, _signed, _summary, _summary_table
 from shardsim.units import format_time
 from shardsim.validate.gemms import GemmValidation
@@ -69,7 +69,7 @@ def gemm_validation_json(found: GemmValidation) -> str:
         "skipped": [{"reason": reason, "rows": rows} for reason, rows in found.skipped],
         "notes": [{"note": note, "rows": rows} for note, rows in found.notes],
     }
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def gemm_validation_text(found: GemmValidation) -> RenderableType:

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shardsim.report.records import record_json
 from shardsim.report.validation import ROW_COLUMNS, validation_json, validation_text
 from shardsim.validate.memory import Confusion, MemoryValidation, MemoryValidationRow
 
@@ -60,7 +61,7 @@ def memory_validation_json(found: MemoryValidation) -> str:
         one.name: {"rows": one.rows, "right": one.right, "share": one.share} for one in found.verdicts
     }
     record["misses"] = [{"group": group, "rows": rows} for group, rows in found.misses]
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def memory_validation_text(found: MemoryValidation) -> RenderableType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardsim.calibrate.nccl.table import NcclLog, NcclRow, NcclTest, Refusal, Timing
+from shardsim.report.records import record_json
 from shardsim.units import format_bandwidth, format_size, gigabytes_per_second
 
 SCHEMA = "shardsim.nccl-logs/1"
@@ -131,7 +131,7 @@ def nccl_logs_json(logs: Sequence[NcclLog], fit: Mapping[str, Any] | None = None
         "refused_more": sum(log.refused_more for log in logs),
         "fit": fit,
     }
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def _test_record(test: NcclTest) -> dict[str, Any]:

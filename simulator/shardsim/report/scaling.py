@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shardsim.report.records import record_json
 from shardsim.units import format_time, tflops
 from shardsim.values.scaling import MeasuredPoint, ScalingPoint, ScalingTable
 
@@ -125,7 +125,7 @@ def scaling_json(table: ScalingTable) -> str:
         "points": scaling_records(table),
         "warnings": list(table.warnings),
     }
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def scaling_frame(table: ScalingTable) -> pd.DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shardsim.report.records import record_json
 from shardsim.units import format_size
+from shardsim.validate.summary import most_frequent
 from shardsim.validate.table import ErrorSummary, ValidationRow, ValidationTable
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def validation_json(table: ValidationTable) -> str:
         "skipped": [{"reason": reason, "rows": rows} for reason, rows in table.skipped],
         "notes": [{"note": note, "rows": rows} for note, rows in _notes(table)],
     }
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return record_json(record)
 
 
 def _summary(group: ErrorSummary) -> dict[str, Any]:
@@ -107,12 +108,8 @@ def _summary(group: ErrorSummary) -> dict[str, Any]:
     }
 
 
-def _notes(table: ValidationTable) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for row in table.rows:
-        for note in row.notes:
-            counts[note] = counts.get(note, 0) + 1
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+def _notes(table: ValidationTable) -> tuple[tuple[str, int], ...]:
+    return most_frequent(note for row in table.rows for note in row.notes)
 
 
 def validation_text(table: ValidationTable, first: Sequence[RenderableType] = ()) -> RenderableType:

@@ -24,6 +24,8 @@ from shardsim.workload.schedules import RULES
 
 CHEAP = 0.02
 """Slowdown up to which a single change is good enough not to look at pairs (-)."""
+MOST_CHANGES = 5
+"""Changes that advice names (-)."""
 MOST_PAIRS = 40
 """Pairs of changes that are looked at (-)."""
 _PRICED = 6
@@ -81,15 +83,16 @@ def memory_answer(
         Every problem of the input, together.
     """
     found = _as_it_is(request, data)
-    advice = cheapest_fit(request, data, done=done) if advise and not found.memory.fits else None
-    return MemoryAnswer(found.run, found.memory, advice)
+    if found.memory.fits or not advise:
+        return MemoryAnswer(found.run, found.memory)
+    return MemoryAnswer(found.run, found.memory, _advice(_Study(request, tuple(data), done, found), MOST_CHANGES))
 
 
 def cheapest_fit(
     request: RunRequest,
     data: Sequence[Path] = (),
     *,
-    most: int = 5,
+    most: int = MOST_CHANGES,
     done: Callable[[float], None] = lambda _steps: None,
 ) -> FitAdvice:
     """Find the changes that make a run fit and cost the least time; the least memory where there is no price.
@@ -116,7 +119,10 @@ def cheapest_fit(
     InputError
         The run as it is is not valid: every problem.
     """
-    study = _Study(request, tuple(data), done)
+    return _advice(_Study(request, tuple(data), done), most)
+
+
+def _advice(study: _Study, most: int) -> FitAdvice:
     singles = study.singles()
     changes = [study.change(trial) for trial in singles if trial.memory.fits]
     nearest: list[_Trial] = []
@@ -139,12 +145,18 @@ def cheapest_fit(
 class _Study:
     """Tries changes to one request."""
 
-    def __init__(self, request: RunRequest, data: tuple[Path, ...], done: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        data: tuple[Path, ...],
+        done: Callable[[float], None],
+        base: _Trial | None = None,
+    ) -> None:
         self._data = data
         self._done = done
         self.tried = 0
         self._prices: dict[_Trial, float | None] = {}
-        self.base = _as_it_is(request, data)
+        self.base = base or _as_it_is(request, data)
         # The machine stays as large as it is whatever happens to the other axes.
         self._mapping = request_mapping(request)
         self._mapping["gpus"] = int(self.base.run.layout.gpus)

@@ -16,6 +16,7 @@ from shardsim.values.rules import FACTS, Fact
 from shardsim.values.training import Model
 from shardsim.workload.pipeline_split import SplitRequest
 from shardsim.workload.schedules import RULES as SCHEDULES
+from shardsim.workload.validity.facts import facts_of_model
 
 _COLUMNS = {
     "layers": "layers",
@@ -327,7 +328,7 @@ def _catalog_model(name: str, facts: Mapping[str, Fact], data: Sequence[Path]) -
     if plain not in known:
         return None
     model = load_model(known[plain], data)
-    shape = _of_model(model, {})
+    shape = facts_of_model(model)
     agrees = all(facts[key] == value for key, value in shape.items() if key in facts and key in _SHAPE)
     return model if agrees else None
 
@@ -336,20 +337,4 @@ _SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts")
 
 
 def _of_model(model: Model, facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    moe = model.moe
-    shape: dict[str, Fact] = {
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "ffn": model.ffn,
-        "vocab": model.vocab,
-        "max_positions": model.max_positions if model.position == "learned" else 0,
-        "bias": model.bias,
-        "moe": moe is not None,
-        "experts": 0 if moe is None else moe.experts,
-        "top_k": 0 if moe is None else moe.top_k,
-        "expert_ffn": 0 if moe is None else moe.ffn,
-    }
-    return {key: value for key, value in shape.items() if key not in facts}
+    return {key: value for key, value in facts_of_model(model).items() if key not in facts}

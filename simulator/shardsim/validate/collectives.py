@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from shardsim.schema.validation import NameRule, first_match, measured_names
 from shardsim.topology.blocks import block_shape
 from shardsim.units import format_size
 from shardsim.validate.csvfile import CsvRow, read_csv
-from shardsim.validate.summary import error_summary
+from shardsim.validate.summary import error_summary, skip_reasons
 from shardsim.validate.table import ErrorSummary, ValidationRow, ValidationTable
 from shardsim.values.hardware import FabricConstants
 
@@ -275,13 +274,12 @@ def _summarised(
             grouped(lambda index: f"{rows[index].gpu}, {_reach(requests[index])}, {requests[index].kind}", large),
         ),
     ]
-    reasons = Counter(row.reason for row in rows if row.status == "skipped")
     return ValidationTable(
         file=file,
         rows=tuple(rows),
         overall=error_summary("all", rows),
         groups=tuple(groups),
-        skipped=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        skipped=skip_reasons(rows),
         noun="rows",
         headline=summary(word, chosen),
         remarks=_REMARKS,

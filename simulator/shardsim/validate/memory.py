@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from shardsim.schema.run import request_from_mapping
 from shardsim.schema.validation import measured_names
 from shardsim.validate.evaluate import Refused
 from shardsim.validate.memory_rows import MemoryRow, Outcome, read_memory_rows
-from shardsim.validate.summary import error_summary
+from shardsim.validate.summary import error_summary, group_summaries, most_frequent, skip_reasons
 from shardsim.validate.table import ValidationRow, ValidationTable
 
 GIB = 2.0**30
@@ -219,19 +218,14 @@ def _shape(row: MemoryRow) -> str:
 def _table(file: str, rows: Sequence[MemoryRow], table: Sequence[MemoryValidationRow]) -> ValidationTable:
     # Rows that only say what happened are judged by their verdict and have no error.
     compared = [(row, found) for row, found in zip(rows, table, strict=True) if _has_error(found)]
-    groups = []
-    for grouping, key in _GROUPINGS:
-        members: dict[str, list[ValidationRow]] = {}
-        for row, found in compared:
-            members.setdefault(key(row) or "not stated", []).append(found)
-        groups.append((grouping, tuple(error_summary(name, group) for name, group in members.items())))
-    reasons = Counter(row.reason for row in table if row.status == "skipped")
     return ValidationTable(
         file=file,
         rows=tuple(table),
         overall=error_summary("all", [found for _, found in compared]),
-        groups=tuple(groups),
-        skipped=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        groups=tuple(
+            (grouping, group_summaries((key(row), found) for row, found in compared)) for grouping, key in _GROUPINGS
+        ),
+        skipped=skip_reasons(table),
         noun="layouts",
         quantity="memory",
         unit="GiB",
@@ -249,9 +243,8 @@ def _verdicts(table: Sequence[MemoryValidationRow]) -> tuple[Confusion, ...]:
 
 
 def _misses(rows: Sequence[MemoryRow], table: Sequence[MemoryValidationRow]) -> tuple[tuple[str, int], ...]:
-    wrong = Counter(
+    return most_frequent(
         f"{found.outcome} called {found.verdict}: {_shape(row)}, pp {row.run.pp or 1}"
         for row, found in zip(rows, table, strict=True)
         if found.outcome and found.verdict and found.outcome != found.verdict
     )
-    return tuple(sorted(wrong.items(), key=lambda item: (-item[1], item[0])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -30,20 +30,66 @@ def summarise(file: str, rows: Sequence[ValidationRow]) -> ValidationTable:
     ValidationTable
         Groups in the order of their first row.
     """
-    groups = []
-    for grouping, key in _GROUPINGS:
-        members: dict[str, list[ValidationRow]] = {}
-        for row in rows:
-            members.setdefault(key(row) or "not stated", []).append(row)
-        groups.append((grouping, tuple(error_summary(name, group) for name, group in members.items())))
-    reasons = Counter(row.reason for row in rows if row.status == "skipped")
     return ValidationTable(
         file=file,
         rows=tuple(rows),
         overall=error_summary("all", rows),
-        groups=tuple(groups),
-        skipped=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        groups=tuple((grouping, group_summaries((key(row), row) for row in rows)) for grouping, key in _GROUPINGS),
+        skipped=skip_reasons(rows),
     )
+
+
+def group_summaries(rows: Iterable[tuple[str, ValidationRow]]) -> tuple[ErrorSummary, ...]:
+    """Summarise the errors of rows, group by group.
+
+    Parameters
+    ----------
+    rows : iterable of (str, ValidationRow)
+        Each with the name of its group; empty where it has none.
+
+    Returns
+    -------
+    tuple of ErrorSummary
+        In the order of their first row.
+    """
+    members: dict[str, list[ValidationRow]] = {}
+    for name, row in rows:
+        members.setdefault(name or "not stated", []).append(row)
+    return tuple(error_summary(name, group) for name, group in members.items())
+
+
+def skip_reasons(rows: Iterable[ValidationRow]) -> tuple[tuple[str, int], ...]:
+    """Count why rows were skipped.
+
+    Parameters
+    ----------
+    rows : iterable of ValidationRow
+
+    Returns
+    -------
+    tuple of (str, int)
+        As :func:`most_frequent`.
+    """
+    return most_frequent(row.reason for row in rows if row.status == "skipped")
+
+
+def most_frequent(words: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Count words, the most frequent first, those as frequent in the order of the alphabet.
+
+    Parameters
+    ----------
+    words : iterable of str
+
+    Returns
+    -------
+    tuple of (str, int)
+
+    Examples
+    --------
+    >>> most_frequent(["b", "c", "a", "c"])
+    (('c', 2), ('a', 1), ('b', 1))
+    """
+    return tuple(sorted(Counter(words).items(), key=lambda item: (-item[1], item[0])))
 
 
 def error_summary(name: str, rows: Sequence[ValidationRow]) -> ErrorSummary:

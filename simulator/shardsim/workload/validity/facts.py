@@ -11,6 +11,37 @@ from shardsim.workload.schedules import RULES
 _OF_EXPERTS = frozenset({"moe", "moe_act"})
 
 
+def facts_of_model(model: Model) -> dict[str, Fact]:
+    """Collect what rules may speak of, of a model alone.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    dict of str to Fact
+    """
+    moe = model.moe
+    return {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "ffn": model.ffn,
+        "vocab": model.vocab,
+        "max_positions": model.max_positions if model.position == "learned" else 0,
+        "bias": model.bias,
+        "moe": moe is not None,
+        "experts": 0 if moe is None else moe.experts,
+        "top_k": 0 if moe is None else moe.top_k,
+        "expert_ffn": 0 if moe is None else moe.ffn,
+        "shared_experts": moe is not None and moe.shared_ffn > 0,
+        "mla": model.mla is not None,
+    }
+
+
 def facts_of(
     model: Model, layout: Layout, batch: Batch, gpus: int, framework: Framework, precision: str = ""
 ) -> dict[str, Fact]:
@@ -32,25 +63,10 @@ def facts_of(
     -------
     dict of str to Fact
     """
-    moe = model.moe
     modules = set(layout.recompute_modules)
     return completed(
         {
-            "layers": model.layers,
-            "hidden": model.hidden,
-            "heads": model.heads,
-            "kv_heads": model.kv_heads,
-            "head_dim": model.head_dim,
-            "ffn": model.ffn,
-            "vocab": model.vocab,
-            "max_positions": model.max_positions if model.position == "learned" else 0,
-            "bias": model.bias,
-            "moe": moe is not None,
-            "experts": 0 if moe is None else moe.experts,
-            "top_k": 0 if moe is None else moe.top_k,
-            "expert_ffn": 0 if moe is None else moe.ffn,
-            "shared_experts": moe is not None and moe.shared_ffn > 0,
-            "mla": model.mla is not None,
+            **facts_of_model(model),
             "gpus": gpus,
             "tp": int(layout.tp),
             "pp": int(layout.pp),
