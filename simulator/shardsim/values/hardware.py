@@ -264,6 +264,37 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeConstants:
+    """What a two-level exchange of tokens with experts reaches (see :func:`shardsim.cost.exchange.exchange_transfer`).
+
+    Parameters
+    ----------
+    near_share : float
+        Share of NVLink's datasheet bandwidth per direction (-).
+    far_share : float
+        Share of the adapters' (-).
+    latency : float
+        Fixed time, of finding out who gets how many tokens among it [s].
+    beside_compute : float
+        How many times as long it takes where another micro-batch computes meanwhile (-).
+    multiprocessors : float
+        That its kernel has to itself (-).
+    provenance : mapping of str to Provenance
+        By constant.
+    measured_on : mapping of str to str
+        Products that were measured, by link class; for any other the constants are assumed.
+    """
+
+    near_share: float
+    far_share: float
+    latency: float
+    beside_compute: float
+    multiprocessors: float
+    provenance: Mapping[str, Provenance]
+    measured_on: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class FabricConstants:
     """Achieved behaviour of a fabric (a calibration profile).
 
@@ -284,6 +315,8 @@ class FabricConstants:
         what they achieve decides.
     corrections : mapping of tuple of str to Correction
         By collective, class of data type (``wide``, ``narrow``), and where the group lies (``near``, ``far``).
+    exchange : mapping of str to ExchangeConstants
+        By dispatcher of tokens: ``deepep``, ``hybridep``.
     """
 
     name: str
@@ -293,6 +326,7 @@ class FabricConstants:
     ways: Mapping[str, tuple[WayConstants, ...]] = field(default_factory=dict)
     tuning: Mapping[str, tuple[WayConstants, ...]] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str, str], Correction] = field(default_factory=dict)
+    exchange: Mapping[str, ExchangeConstants] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

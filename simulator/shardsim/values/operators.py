@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from shardsim.values.num import Num, smaller, where
+from shardsim.values.training import Dispatcher
 
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+Direction = Literal["dispatch", "combine"]
 GradientRole = Literal["forward", "dgrad", "wgrad"]
 MatrixLayout = Literal["tn", "nn", "nt"]
 
@@ -38,6 +40,13 @@ class Gemm:
         Whether the result is added to what is there, and so is read as well.
     data_type : str
         Of the operands, such as ``fp8``; empty for that of all products of the run.
+    grouped : bool
+        Whether the ``batch`` products are those of a rank's experts in one kernel, each with ``m`` rows (for a weight
+        gradient, ``k``) under balanced routing.
+    imbalance : Num
+        Rows of the busiest rank over the mean (-), for which the others wait. FLOP are counted without.
+    kernels : Num
+        Kernels that the ``batch`` products are dealt out to evenly, one after another (-).
     """
 
     name: str
@@ -52,6 +61,9 @@ class Gemm:
     output_bytes: int | None = None
     accumulates: bool = False
     data_type: str = ""
+    grouped: bool = False
+    imbalance: Num = 1.0
+    kernels: Num = 1
 
     @property
     def flop(self) -> Num:
@@ -82,7 +94,7 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A fused attention kernel over whole sequences.
+    """A fused attention kernel over whole sequences, or over a chunk of queries and the keys that it is given.
 
     Parameters
     ----------
@@ -103,6 +115,9 @@ class Attention:
         d of the values (-) where it differs (multi-head latent attention).
     window : int
         Keys that a query sees, itself among them (-); 0 for all. Causal attention only.
+    keys : Num or None
+        Keys and values (-) where they are not as many as the ``seq`` queries. Under a causal mask there are more of
+        them, and the queries are the last.
     """
 
     name: str
@@ -117,6 +132,7 @@ class Attention:
     library: str = "flash"
     v_head_dim: int | None = None
     window: int = 0
+    keys: Num | None = None
 
     @property
     def value_dim(self) -> int:
@@ -124,13 +140,22 @@ class Attention:
         return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
     @property
+    def key_count(self) -> Num:
+        """Keys and values (-)."""
+        return self.seq if self.keys is None else self.keys
+
+    @property
     def scores(self) -> Num:
         """Score matrix elements that are computed, all heads together: half of a causal one (-)."""
-        rows = self.batch * self.heads * self.seq
+        matrices = self.batch * self.heads
         if not self.causal:
-            return rows * self.seq
-        seen = where(self.window > 0, smaller(self.seq, self.window), self.seq)
-        return rows * seen * (1.0 - 0.5 * seen / self.seq)
+            return matrices * self.seq * self.key_count
+        return matrices * (self._seen_until(self.key_count) - self._seen_until(self.key_count - self.seq))
+
+    def _seen_until(self, position: Num) -> Num:
+        """Scores of all queries before a position, each with the keys before it that its window holds (-)."""
+        seen = where(self.window > 0, smaller(position, self.window), position)
+        return seen * (position - 0.5 * seen)
 
     @property
     def flop(self) -> Num:
@@ -141,7 +166,8 @@ class Attention:
     @property
     def bytes_moved(self) -> Num:
         """Least memory traffic: Q, K, V and the output, and their gradients in the backward pass [bytes]."""
-        tensors = self.batch * self.seq * (self.head_dim + self.value_dim) * (self.heads + self.kv_heads)
+        rows = self.seq * self.heads + self.key_count * self.kv_heads
+        tensors = self.batch * rows * (self.head_dim + self.value_dim)
         return tensors * self.element_bytes * (1.0 if self.role == "forward" else 2.0)
 
 
@@ -155,7 +181,8 @@ class Elementwise:
     kind : str
         Kernel kind, the key of its efficiency in the calibration profile: ``layernorm``, ``rmsnorm``, ``gelu``,
         ``swiglu``, ``dropout``, ``add``, ``bias_dropout_add``, ``softmax``, ``rope``, ``embedding``,
-        ``cross_entropy``, ``transpose``, ``optimizer``, ``quantize``.
+        ``cross_entropy``, ``transpose``, ``optimizer``, ``quantize``, ``routing`` (choice of experts), ``permute`` (of
+        tokens into their order and back).
     bytes_moved : Num
         Read plus written, by all the kernels together [bytes].
     kernels : Num
@@ -185,12 +212,16 @@ class Collective:
     Parameters
     ----------
     name : str
-    kind : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
+    kind : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"}
+        ``send_recv`` is a step of a ring: each member sends to the next and receives from the one before.
     axis : str
-        ``tp``, ``dp``, ``cp``, ``ep``, ``embedding`` (first and last stage), ``model`` (all of a replica).
+        ``tp``, ``dp``, ``cp``, ``ep``, ``etp`` (ranks that split an expert), ``edp`` (that hold the same experts),
+        ``cp_inner`` and ``cp_outer`` (of an all-to-all within a ring), ``embedding`` (first and last stage), ``model``
+        (all of a replica).
     size : Num
         The whole buffer, as nccl-tests counts it [bytes]: the input of an all-reduce, the gathered output of an
-        all-gather, the unreduced input of a reduce-scatter.
+        all-gather, the unreduced input of a reduce-scatter, all that a rank sends in an all-to-all, itself included;
+        of a ``send_recv``, what one rank sends.
     role : {"forward", "dgrad", "wgrad"}
     """
 
@@ -220,6 +251,48 @@ class SendRecv:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """Tokens on their way to the experts that they go to, or back: who needs what, not yet how many bytes.
+
+    Parameters
+    ----------
+    name : str
+    direction : {"dispatch", "combine"}
+        The backward pass of either is the other (github deepseek-ai/DeepEP, README.md).
+    tokens : Num
+        That this rank sends to experts (-), each of them to ``top_k`` of ``experts``.
+    experts, top_k : int
+        (-).
+    hidden : int
+        Elements of a token (-).
+    element_bytes : float
+        Bytes of an element on the wire, its share of the scales included (-).
+    dispatcher : {"alltoall", "allgather", "deepep", "hybridep"}
+    groups, group_limit : int
+        Node-limited routing, as of :class:`shardsim.values.training.Moe` (-).
+    imbalance : Num
+        What the busiest rank receives over the mean (-).
+    share : Num
+        Of the copies, those that are sent (-): what an expert has no room for is dropped; what it pads is sent.
+    role : {"forward", "dgrad", "wgrad"}
+    """
+
+    name: str
+    direction: Direction
+    tokens: Num
+    experts: int
+    top_k: int
+    hidden: int
+    element_bytes: float
+    dispatcher: Dispatcher = "alltoall"
+    groups: int = 0
+    group_limit: int = 0
+    imbalance: Num = 1.0
+    share: Num = 1.0
+    role: GradientRole = "forward"
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerStep:
     """Everything between the last gradient and the next iteration, on one rank.
 
@@ -240,4 +313,4 @@ class OptimizerStep:
     kernels: Num
 
 
-Operator: TypeAlias = Gemm | Attention | Elementwise | Collective | OptimizerStep
+Operator: TypeAlias = Gemm | Attention | Elementwise | Collective | TokenExchange | OptimizerStep

@@ -136,6 +136,9 @@ class Task:
         Whether the host waits for its end before it issues anything else.
     slows : bool
         Of a task that does not block, whether it takes multiprocessors from the work beside it; copy engines take none.
+    moves : tuple of str or None
+        Of communication inside a stage, the axis of its group and what it does there: the kind of a collective,
+        ``dispatch`` or ``combine``.
     """
 
     name: str
@@ -153,6 +156,7 @@ class Task:
     lag: Num | None = None
     synchronises: bool = False
     slows: bool = True
+    moves: tuple[str, str] | None = None
 
     @property
     def earliest(self) -> Num:

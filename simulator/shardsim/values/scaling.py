@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Grow = Literal["tp", "pp", "dp"]
+Grow = Literal["tp", "pp", "dp", "cp", "ep"]
 Mode = Literal["weak", "strong"]
 
 
@@ -42,7 +42,7 @@ class ScalingPoint:
     gpus : int
         (-).
     model : str
-    tp, pp, dp, cp, vpp : int or None
+    tp, pp, dp, cp, ep, vpp : int or None
         Degrees (-); None where the layout could not be formed.
     global_batch, micro_batch : int or None
         Sequences (-).
@@ -70,6 +70,7 @@ class ScalingPoint:
     pp: int | None = None
     dp: int | None = None
     cp: int | None = None
+    ep: int | None = None
     vpp: int | None = None
     global_batch: int | None = None
     micro_batch: int | None = None
@@ -89,7 +90,7 @@ class ScalingTable:
 
     Parameters
     ----------
-    grow : {"tp", "pp", "dp"}
+    grow : {"tp", "pp", "dp", "cp", "ep"}
         Axis that takes the additional GPUs.
     mode : {"weak", "strong"}
     cluster : str
@@ -117,7 +118,7 @@ class ScalingTable:
     def title(self) -> str:
         """What was scaled, and where: ``Weak scaling of TP at DP 64 on dgx-2h``."""
         priced = [point for point in self.points if not point.reason]
-        degrees = {axis: {getattr(point, axis) for point in priced} for axis in ("tp", "pp", "cp", "dp")}
+        degrees = {axis: {getattr(point, axis) for point in priced} for axis in ("tp", "pp", "cp", "ep", "dp")}
         kept = [
             f"{axis.upper()} {max(d)}"
             for axis, d in degrees.items()

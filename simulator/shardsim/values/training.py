@@ -21,6 +21,8 @@ BackwardGradients = Literal["no", "pass", "kept"]
 RunAhead = Literal["never", "without_pipeline", "warm_up"]
 TensorOverlap = Literal["none", "own_shard", "ring", "userbuffers"]
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
+ContextComm = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 LowPrecision = Literal["fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"]
 
 NARROW_TYPE: Mapping[LowPrecision, str] = MappingProxyType(
@@ -29,7 +31,7 @@ NARROW_TYPE: Mapping[LowPrecision, str] = MappingProxyType(
 """Data type of the products of each low precision: the key of their constants in a kernel profile."""
 
 DEFAULT_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
-"""Rank order, fastest axis first. EP lies within DP and takes no ranks of its own."""
+"""Rank order, fastest axis first. EP and ETP take no ranks of their own: they lie within TP x CP x DP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,9 @@ class Moe:
         One in so many of the other layers is a mixture, the last of each group (-).
     shared_gate : bool
         Whether a gate of one number a token weighs the shared experts (Qwen).
+    groups, group_limit : int
+        Node-limited routing: the experts fall into so many groups, and a token goes to experts of so many of them
+        (-); 0 for no limit.
     """
 
     experts: int
@@ -61,6 +66,8 @@ class Moe:
     first_dense: int = 0
     every: int = 1
     shared_gate: bool = False
+    groups: int = 0
+    group_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,17 @@ class Model:
     mla : Mla or None
         Its latent attention, with ``kv_heads`` equal to ``heads`` and ``head_dim`` that of a query; None for grouped
         or plain heads.
+    qk_norm : bool
+        Whether queries and keys are normalised head by head, with ``head_dim`` weights each (Qwen3).
+    window : int
+        Keys that a query sees in layers of sliding-window attention (-); 0 where all layers see everything.
+    full_every : int
+        One in so many layers sees everything, the last of each group (-); 0 for none. Only with a window.
+    sinks : bool
+        Whether each head has a learned logit that takes attention to nothing (GPT-OSS).
+    mtp : int
+        Multi-token prediction: further tokens that are predicted, each by a module of its own (-), which is what
+        training computes besides. Counts of parameters leave it out unless they say otherwise.
     """
 
     name: str
@@ -134,6 +152,11 @@ class Model:
     source: str
     moe: Moe | None = None
     mla: Mla | None = None
+    qk_norm: bool = False
+    window: int = 0
+    full_every: int = 1
+    sinks: bool = False
+    mtp: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +195,30 @@ class Layout:
     reshard : bool
         Under ZeRO 3, whether parameters are given up after the forward pass and gathered again for the backward pass.
     etp : Num
-        Expert tensor-parallel degree (-).
+        Expert tensor-parallel degree (-). Experts have groups of their own: of the tp x cp x dp ranks of a pipeline
+        stage, the fastest ``etp`` split each expert, the next ``ep`` hold others, the rest hold the same.
+    cp_comm : {"p2p", "all_gather", "a2a", "a2a+p2p"}
+        How context parallelism moves keys and values, by Megatron's names: around a ring behind attention; gathered
+        whole before it (Llama 3); heads for tokens in an all-to-all (Ulysses); that among ``cp_inner`` ranks and a ring
+        over the rest.
+    cp_inner : int
+        Ranks of the inner all-to-all of ``a2a+p2p`` (-).
+    cp_zigzag : bool
+        Whether ranks have two chunks each, one from either end, so that causal attention is balanced.
+    dispatcher : {"alltoall", "allgather", "deepep", "hybridep"}
+        How tokens reach their experts and come back: one all-to-all; gathered by all, and summed back; in two levels,
+        one copy to a node and from there to its ranks (DeepEP, HybridEP).
+    capacity_factor : float
+        Rows that an expert takes, over those of balanced routing (-): the others are dropped; 0 for dropless.
+    pads_capacity : bool
+        Whether every expert works on as many rows as it may take.
+    imbalance : Num
+        Rows of the busiest expert-parallel rank over the mean (-), 1 for balanced routing.
+    overlap_experts : bool
+        Whether tokens of one micro-batch travel while another is computed: forward and backward passes of the steady
+        state run as pairs.
+    mtp_stage : int or None
+        Virtual stage that holds the modules of multi-token prediction (-); None for the last one.
     """
 
     tp: Num
@@ -195,6 +241,15 @@ class Layout:
     shard: int = 0
     reshard: bool = True
     etp: Num = 1
+    cp_comm: ContextComm = "p2p"
+    cp_inner: int = 0
+    cp_zigzag: bool = True
+    dispatcher: Dispatcher = "alltoall"
+    capacity_factor: float = 0.0
+    pads_capacity: bool = False
+    imbalance: Num = 1.0
+    overlap_experts: bool = False
+    mtp_stage: int | None = None
 
     @property
     def gpus(self) -> Num:
@@ -376,6 +431,33 @@ class Framework:
     sums_copies_every_pass : bool
         Where ZeRO splits over some of the replicas and reduces gradients in every backward pass, whether the others add
         theirs in every one as well; otherwise in the last.
+    dispatcher : {"alltoall", "allgather", "deepep", "hybridep"}
+        How tokens reach their experts where the layout does not say.
+    cp_comm : {"p2p", "all_gather", "a2a", "a2a+p2p"}
+        How context parallelism communicates where the layout does not say.
+    fused_permute : bool
+        Whether tokens are put into the order of their experts by one kernel each way; otherwise by several.
+    fused_router : bool
+        Whether scores, choice and weights of experts come out of one kernel; otherwise of several.
+    grouped_experts : bool
+        Whether the experts of a rank are one grouped product; otherwise one product after another.
+    overlap_shared_experts : bool
+        Whether shared experts are computed while tokens travel.
+    splits_experts : bool
+        Whether experts have the tensor-parallel degree of the rest where the layout does not say; otherwise 1.
+    recompute_modules : tuple of str
+        What selective recompute repeats where the layout does not say.
+    narrow_dispatch : bool
+        Whether tokens, and gradients backward, are dispatched in the data type of the experts' products where that is
+        below 16 bits, converted before they are sent (DeepSeek-V3); results come back in 16 bits.
+    delays_weights : bool
+        Whether gradients of experts' weights are computed while those of their inputs travel back.
+    narrow_activation_inputs : bool
+        Whether inputs of activations are kept for the backward pass in the type of linear layers where that is below 16
+        bits.
+    attention_output_bytes : float
+        Bytes of an element of the attention output, where linear layers run below 16 bits and it is kept once for both
+        the kernel and the projection behind it (-); 0 where each has its own.
     """
 
     name: str
@@ -441,6 +523,18 @@ class Framework:
     activation_share: float = 1.0
     fused_norms: bool = False
     sums_copies_every_pass: bool = False
+    dispatcher: Dispatcher = "alltoall"
+    cp_comm: ContextComm = "p2p"
+    fused_permute: bool = False
+    fused_router: bool = False
+    grouped_experts: bool = True
+    overlap_shared_experts: bool = False
+    splits_experts: bool = True
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    narrow_dispatch: bool = False
+    delays_weights: bool = False
+    narrow_activation_inputs: bool = False
+    attention_output_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
