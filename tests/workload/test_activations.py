@@ -259,3 +259,62 @@ def test_arrays_of_layouts_give_what_each_layout_gives(recompute: Any) -> None:
         alone = chunk_activations(V3, one, Batch(96, int(micro[index]), 1024), CORE, content)
         for name in ("kept", "weight_gradient", "working_set"):
             assert getattr(together, name)[index] == getattr(alone, name)
+
+
+def test_the_busiest_rank_keeps_more_rows_and_a_limit_of_capacity_fewer() -> None:
+    """Dropless, rows follow the imbalance; an expert takes no more than its capacity, or, padded, as much as that."""
+    rows = {
+        name: sizes(MIXTRAL, replace(ONE, **changes), moe=True)["routed tokens"] / (2 * 4096)
+        for name, changes in (
+            ("balanced", {}),
+            ("busy", {"imbalance": 1.5}),
+            ("limited", {"imbalance": 1.5, "capacity_factor": 1.25}),
+            ("padded", {"capacity_factor": 1.25, "pads_capacity": True}),
+        )
+    }
+    assert rows == {"balanced": 2 * T, "busy": 3 * T, "limited": 2.5 * T, "padded": 2.5 * T}
+
+
+def test_queries_and_keys_are_kept_before_their_norms_too() -> None:
+    normed = sizes(replace(LLAMA, qk_norm=True))
+    assert normed.pop("q, k norm input") == T * (32 + 8) * 128 * 2
+    assert normed == sizes(LLAMA)
+
+
+def test_rows_that_are_weighed_by_a_kernel_of_their_own_are_kept_unweighed_too() -> None:
+    apart = replace(CORE, fused_bias_activation=False)
+    found = {one.name: one.size for one in kept_tensors(MIXTRAL, ONE, BATCH, apart, moe=True)}
+    assert found["experts unweighed"] == 2 * T * 14336 * 2
+
+
+@pytest.mark.parametrize(("comm", "outputs"), [("p2p", 1), ("all_gather", 2), ("a2a", 2)])
+def test_context_parallelism_leaves_a_rank_its_share_and_some_ways_the_kernels_own_output(
+    comm: str, outputs: int
+) -> None:
+    """github NVIDIA/TransformerEngine, context_parallel.py: outputs by chunk, or by heads, are saved as they are."""
+    whole, split = sizes(LLAMA), sizes(LLAMA, replace(ONE, cp=4, cp_comm=comm))  # type: ignore[arg-type]
+    assert split.pop("attention output of the kernel", 0.0) == (outputs - 1) * whole["attention output"] / 4
+    assert split == {name: size / 4 for name, size in whole.items()}
+
+
+def test_deepseek_keeps_activation_inputs_in_fp8_and_the_attention_output_once_in_twelve_bits() -> None:
+    """arXiv 2412.19437 section 3.3.3."""
+    deepseek = replace(load_framework("deepseek"), low_precision="fp8-block")
+    found = {one.name: float(one.size) for one in kept_tensors(V3, ONE, BATCH, deepseek, moe=True)}
+    assert found["experts activation input"] == 8 * T * 2 * 2048 * (1 + 4 / 128)
+    assert found["attention output"] == T * 128 * 128 * 1.5
+    assert "attention output of the kernel" not in found
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_module_of_multi_token_prediction_is_one_more_layer_and_what_it_joins(recompute: Any) -> None:
+    layout = replace(ONE, recompute=recompute)
+    layer = chunk_activations(V3, layout, BATCH, CORE, ChunkContent(1, False, False, first=60))
+    alone = chunk_activations(V3, layout, BATCH, CORE, ChunkContent(0, False, True, first=61, mtp=1))
+    hidden = T * 7168 * 2
+    if recompute == "none":
+        assert alone.kept - layer.kept == (2 + 2 + 1) * hidden  # both inputs, both norm outputs, the last norm's input
+    else:
+        assert alone.kept == 2 * hidden
+        assert alone.working_set - layer.working_set == 3 * hidden
+    assert alone.weight_gradient - layer.weight_gradient == 3 * hidden

@@ -10,11 +10,11 @@ import pytest
 from shardsim.schema.framework import load_framework
 from shardsim.schema.model import load_model
 from shardsim.values.training import Layout, Model
+from shardsim.workload.kinds import is_expert_layer
 from shardsim.workload.parameters import (
     active_parameters,
     expert_layers,
     held_parameters,
-    is_expert_layer,
     layer_parameters,
     layer_tensors,
     linear_weights,

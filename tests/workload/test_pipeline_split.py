@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardsim.errors import InputError
-from shardsim.workload.pipeline_split import SplitRequest, layout_sections, stage_split
+from shardsim.workload.pipeline_split import SplitRequest, layout_sections, prediction_stage, stage_split
 
 
 def split(layers: int, pp: int, **asked: Any) -> tuple[int, tuple[int, ...]]:
@@ -93,13 +93,35 @@ def test_a_layout_string_gives_layers_and_chunks() -> None:
 
 
 def test_a_layout_string_that_contradicts_is_refused() -> None:
-    assert "multi-token prediction layers (m) are not modelled" in wrong(14, 4, pp_layout="Ett|(tt|)*6mL")[0]
     assert "the stages hold 14 layers, the model has 16" in wrong(16, 4, pp_layout="Ett|(tt|)*6L")[0]
     assert "7 virtual stages do not divide over pp 4" in wrong(14, 4, pp_layout="Ett|(tt|)*5ttL")[0]
     assert "the loss (L) stands 0 times" in wrong(16, 4, pp_layout="Ett|(tt|)*6tt")[0]
     assert "the embedding (E) stands 2 times" in wrong(16, 4, pp_layout="EtEt|(tt|)*6ttL")[0]
     assert "holds ( ) * x, which says nothing" in wrong(4, 2, pp_layout="E(tt|tx)*|L")[0]
     assert "contradict each other: vpp means 3, pp_layout means 2" in wrong(16, 4, vpp=3, pp_layout="Ett|(tt|)*6ttL")[0]
+
+
+def test_a_layout_string_says_where_multi_token_prediction_lies() -> None:
+    """DeepSeek-V3 on 16 ranks of two chunks, the module on a chunk of its own in front of the loss."""
+    text = "Et*3|(tt|)*29,m|L"
+    assert split(61, 16, pp_layout=text, mtp=1) == (2, (3, *[2] * 29, 0, 0))
+    assert prediction_stage(text) == 30
+    assert prediction_stage("Et|tmL") == 1
+    assert prediction_stage("Et|tL") is prediction_stage(None) is prediction_stage("Et|x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "mtp", "expected"),
+    [
+        ("Ett|(tt|)*6mL", 0, "m stands 1 times, the model predicts 0 further tokens (leave it out, or set mtp"),
+        ("Ett|(tt|)*6mL", 2, "m stands 1 times, the model predicts 2 further tokens (2 times, or leave it out"),
+        ("Ett|(tt|)*5mtt|L", 1, "m stands before a t, or in several stages"),
+        ("Ett|(tt|)*5ttm|mL", 2, "m stands before a t, or in several stages"),
+        ("E(tt|)*7|||m||||L", 1, "m stands in virtual stage 10, counted from 0 (in the last chunk of a rank"),
+    ],
+)
+def test_multi_token_prediction_in_an_impossible_place_is_refused(text: str, mtp: int, expected: str) -> None:
+    assert expected in wrong(14, 4, pp_layout=text, mtp=mtp)[0]
 
 
 def test_a_layout_string_without_end_is_refused() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from shardsim.errors import InputError
-from shardsim.values.pipeline import v_shaped
+from shardsim.values.pipeline import order_text, v_shaped
 from shardsim.values.program import Pair, Pass, PipelineSchedule, passes_of
 from shardsim.values.training import Batch, Layout
 from shardsim.workload.schedules import (
@@ -168,3 +168,65 @@ def test_large_schedules_take_a_second_or_two() -> None:
     make_schedule("dualpipe", 64, 2000, 2)
     assert time.process_time() - start < 5.0  # 1 s on an idle core
     make_schedule.cache_clear()
+
+
+# ---- pairs where experts' tokens of one micro-batch travel while another is computed -------------------------------
+
+
+def test_without_a_pipeline_each_forward_pass_pairs_with_the_backward_pass_before_it() -> None:
+    """The phases of four micro-batches as Megatron-LM's combined_1f1b.py lists them."""
+    (order,) = make_schedule("1f1b", 1, 4, paired=True).orders
+    assert order_text(order) == "F0 [F1&B0] [F2&B1] [F3&B2] B3"
+
+
+def test_one_more_pass_warms_up_an_interleaved_stage_whose_passes_pair() -> None:
+    first, last = make_schedule("interleaved", 2, 4, 2, paired=True).orders
+    assert order_text(first, 2) == (
+        "F0.0 F1.0 F0.1 F1.1 F2.0 [F3.0&B0.1] [F2.1&B1.1] [F3.1&B0.0] B1.0 B2.1 B3.1 B2.0 B3.0"
+    )
+    assert order_text(last, 2) == (
+        "F0.0 F1.0 F0.1 [F1.1&B0.1] [F2.0&B1.1] [F3.0&B0.0] [F2.1&B1.0] [F3.1&B2.1] B3.1 B2.0 B3.0"
+    )
+
+
+@pytest.mark.parametrize(("p", "v"), [(2, 2), (2, 5), (3, 2), (4, 3), (8, 2)])
+def test_pairs_of_any_pipeline_are_sound(p: int, v: int) -> None:
+    """Of different micro-batches, with every input there, in every grouping, the last group cut short or not."""
+    for m in range(p, 4 * p):
+        for group in range(p, m + 1):
+            if not schedule_problems("interleaved", p, m, v, group):
+                plain = make_schedule("interleaved", p, m, v, group)
+                paired = make_schedule("interleaved", p, m, v, group, paired=True)
+                assert schedule_problems_of(paired) == []
+                for one, other in zip(plain.orders, paired.orders, strict=True):
+                    assert sorted(passes_of(one)) == sorted(passes_of(other))
+
+
+def test_pairs_hold_one_more_chunk_of_activations_on_every_stage() -> None:
+    """One more pass warms each stage up; in 1F1B as in a pair, a forward pass comes before its backward pass."""
+    plain, paired = (make_schedule("interleaved", 4, 16, 2, paired=pairs) for pairs in (False, True))
+    grown = [sum(b) - sum(a) for a, b in zip(peak_in_flight(plain), peak_in_flight(paired), strict=True)]
+    assert grown == [1] * 4
+
+
+def test_a_layout_that_overlaps_experts_asks_for_pairs() -> None:
+    layout, batch = Layout(1, 4, 2, vpp=2, schedule="interleaved", overlap_experts=True), Batch(24, 1, 2048)
+    assert schedule_of(layout, batch) is make_schedule("interleaved", 4, 12, 2, 0, paired=True)
+
+
+def test_schedules_with_pairs_of_their_own_stay_as_they_are() -> None:
+    for name in ("dualpipe", "dualpipev"):
+        assert make_schedule(name, 4, 12, 2, paired=True) == make_schedule(name, 4, 12, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("1f1b", 4, 8), "1f1b on 4 pipeline stages runs no passes as pairs .no, or schedule interleaved, dualpipe or"),
+        (("zb-h1", 1, 8), "zb-h1 runs no passes as pairs .no, or schedule 1f1b or dualpipev"),
+        (("gpipe", 2, 8), "overlap_experts: gpipe on 2"),
+    ],
+)
+def test_pairs_that_a_schedule_cannot_run_are_refused(asked: tuple[str, int, int], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        make_schedule(*asked, paired=True)

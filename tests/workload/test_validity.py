@@ -65,8 +65,8 @@ def test_the_layout_of_narayanan_for_gpt3_is_valid() -> None:
             1024,
             "4096 tokens are longer than the model's 2048 positions (2048 or less)",
         ),
-        ({"cp": 2, "dp": 8}, BATCH, 1024, "context parallelism (cp 2) is not priced by this version"),
-        ({"ep": 2}, BATCH, 1024, "expert parallelism (ep 2) is not priced by this version"),
+        ({"cp": 2, "dp": 8}, BATCH, 1024, "layout.cp: context parallelism (cp 2) with unfused attention (1, or"),
+        ({"ep": 2}, BATCH, 1024, "layout.ep: expert parallelism (ep 2) of a model without experts (1)"),
         ({"shard": 3, "zero": 1}, BATCH, 1024, "layout.shard: dp 16 does not divide into groups of 3 replicas"),
         ({"shard": 4}, BATCH, 1024, "layout.zero: a group of 4 replicas that share a model state, and ZeRO stage 0"),
         (
@@ -178,12 +178,154 @@ def test_context_parallelism_splits_sequences_twice() -> None:
     assert "tp 2 x cp 4, as sequence parallelism needs" in rules_broken(LLAMA, layout, Batch(8, 1, 4092), 16)[0]
 
 
-def test_what_has_no_price_is_refused_only_where_it_is_to_be_priced() -> None:
-    layout, batch = Layout(4, 4, 4, ep=4, etp=4, sp=True), Batch(64, 1, 4096)
-    priced = [str(problem) for problem in check(MIXTRAL, layout, batch, 64, CORE)[0]]
-    assert len(priced) == 2
-    assert all("is not priced by this version" in message for message in priced)
-    assert rules_broken(MIXTRAL, layout, batch, 64) == []
+GROUPED = replace(MIXTRAL, moe=Moe(experts=64, top_k=8, ffn=2048, shared_ffn=2048, groups=8, group_limit=4), mtp=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cp": 4, "cp_comm": "a2a"}, "layout.cp: 8 key-value heads do not go over tp 4 x cp 4 ranks, as cp_comm a2a"),
+        ({"cp": 3, "cp_comm": "a2a"}, "layout.cp: 64 attention heads do not go over tp 4 x cp 3 ranks"),
+        ({"cp": 4, "cp_comm": "a2a+p2p"}, "layout.cp_inner: cp 4 does not divide into groups of cp_inner 0 ranks"),
+        (
+            {"cp": 4, "cp_comm": "a2a+p2p", "cp_inner": 3},
+            "groups of cp_inner 3 ranks that exchange heads (one of 1, 2)",
+        ),
+        ({"cp": 4, "cp_comm": "a2a+p2p", "cp_inner": 4}, "8 key-value heads do not go over tp 4 x cp_inner 4 ranks"),
+        ({"cp": 4, "cp_inner": 2}, "cp_inner 2 says how a2a+p2p exchanges heads, and cp_comm is p2p (leave it out"),
+    ],
+)
+def test_ways_of_context_parallelism_have_limits_of_their_own(changes: dict[str, Any], said: str) -> None:
+    layout = replace(Layout(4, 1, 1, sp=True), **changes)
+    found = rules_broken(LLAMA, layout, Batch(8, 1, 4096 * 3), int(layout.gpus))
+    assert any(said in message for message in found), found
+    ring = replace(layout, cp=4, cp_comm="p2p", cp_inner=0)
+    assert rules_broken(LLAMA, ring, Batch(8, 1, 4096), 16) == []
+
+
+def test_windows_and_sinks_leave_few_ways_of_context_parallelism() -> None:
+    layout, batch = Layout(1, 1, 1, cp=2), Batch(8, 1, 4096)
+    windowed = replace(LLAMA, window=128, full_every=2)
+    assert "layout.cp_comm: sliding-window attention with cp_comm p2p (all_gather or a2a)" in rules_broken(
+        windowed, layout, batch, 2
+    )
+    gathered = replace(layout, cp_comm="all_gather")
+    assert rules_broken(windowed, gathered, batch, 2) == []
+    assert (
+        "attention sinks with cp_comm all_gather (a2a)"
+        in rules_broken(replace(windowed, sinks=True), gathered, batch, 2)[0]
+    )
+    assert rules_broken(replace(windowed, sinks=True), replace(layout, cp_comm="a2a"), batch, 2) == []
+
+
+def test_latent_attention_is_only_warned_of_where_the_library_passes_no_latent_keys() -> None:
+    deepseek, batch = load_model("deepseek-v3"), Batch(64, 1, 4096)
+    layout = Layout(1, 1, 4, cp=2, ep=8, cp_comm="all_gather")
+    problems, warnings = check(deepseek, replace(layout, split=()), batch, 8, CORE)
+    assert problems == ()
+    assert warnings == ("Transformer Engine has no cp_comm all_gather for latent attention; simulated as if it had",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pads_capacity": True}, "layout.capacity_factor: experts padded to their capacity, and no capacity factor"),
+        (
+            {"pads_capacity": True, "capacity_factor": 1.25, "dispatcher": "deepep"},
+            "layout.dispatcher: experts padded to their capacity with the deepep dispatcher (alltoall, allgather or",
+        ),
+        ({"ep": 1, "dispatcher": "deepep"}, "layout.dispatcher: the deepep dispatcher on one rank (alltoall or"),
+        (
+            {"ep": 8, "etp": 5, "dispatcher": "deepep"},
+            "layout.ep: the deepep dispatcher on etp 5 x ep 8 = 40 ranks",
+        ),
+        (
+            {"ep": 1, "overlap_experts": True},
+            "layout.overlap_experts: overlap_experts hides tokens on their way behind",
+        ),
+        (
+            {"overlap_experts": True, "pp": 4, "dp": 4},
+            "layout.vpp: overlap_experts in a pipeline (pp 4) without chunks",
+        ),
+        (
+            {"overlap_experts": True, "dispatcher": "allgather"},
+            "layout.dispatcher: overlap_experts with the allgather dispatcher (alltoall, deepep or hybridep)",
+        ),
+        (
+            {"overlap_experts": True, "recompute": "full"},
+            "layout.recompute: overlap_experts where whole layers of experts are repeated (none, or selective without",
+        ),
+        (
+            {"overlap_experts": True, "recompute": "selective", "recompute_modules": ("moe",)},
+            "layout.recompute: overlap_experts where whole layers of experts are repeated",
+        ),
+    ],
+)
+def test_experts_and_their_tokens_have_limits(changes: dict[str, Any], said: str) -> None:
+    good = Layout(1, 1, 16, ep=8)
+    assert rules_broken(GROUPED, good, Batch(64, 1, 4096), 16) == []
+    found = rules_broken(GROUPED, replace(good, **changes), Batch(64, 1, 4096), 16)
+    assert any(said in message for message in found), found
+
+
+def test_shared_experts_are_hidden_behind_one_thing_only() -> None:
+    behind = replace(CORE, overlap_shared_experts=True)
+    layout, batch = Layout(1, 1, 16, ep=8), Batch(64, 1, 4096)
+
+    def broken(**changes: Any) -> list[str]:
+        return [str(problem) for problem in check(GROUPED, replace(layout, **changes), batch, 16, behind)[0]]
+
+    assert broken() == []
+    assert "with the allgather dispatcher" in broken(dispatcher="allgather")[0]
+    assert "overlap_experts, and shared experts computed while tokens travel" in broken(overlap_experts=True)[0]
+    again = broken(recompute="selective", recompute_modules=("shared_experts",))
+    assert "selective recompute of shared experts that are computed while tokens travel" in again[0]
+
+
+@pytest.mark.parametrize(
+    ("moe", "said"),
+    [
+        ({"groups": 7}, "model.moe.groups: 64 experts do not fall into 7 groups (one of 4, 8, 16, 32)"),
+        ({"group_limit": 9}, "model.moe.group_limit: tokens limited to 9 of 8 groups of experts (1 to 8)"),
+        (
+            {"groups": 16, "group_limit": 1},
+            "model.moe.group_limit: each token goes to 8 experts, and 1 groups hold 4 (one of 2, 3, 4",
+        ),
+        ({"top_k": 65, "groups": 0}, "model.top_k: each token goes to 65 experts, a layer has 64"),
+    ],
+)
+def test_node_limited_routing_leaves_a_token_enough_experts(moe: dict[str, int], said: str) -> None:
+    assert GROUPED.moe is not None
+    model = replace(GROUPED, moe=replace(GROUPED.moe, **moe))
+    found = rules_broken(model, Layout(1, 1, 16, ep=8), Batch(64, 1, 4096), 16)
+    assert any(said in message for message in found), found
+
+
+def test_overlap_with_several_modules_of_multi_token_prediction_is_refused() -> None:
+    layout = Layout(1, 1, 16, ep=8, overlap_experts=True)
+    (found,) = rules_broken(replace(GROUPED, mtp=2), layout, Batch(64, 1, 4096), 16)
+    assert found == "model.mtp: overlap_experts with 2 modules of multi-token prediction (1 or 0)"
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "said"),
+    [
+        ("torchtitan", {"cp": 2, "dp": 8, "cp_comm": "a2a"}, "torchtitan has no cp_comm a2a; simulated as if it had"),
+        ("torchtitan", {"capacity_factor": 1.5}, "torchtitan drops no tokens; simulated as if capacity_factor 1.5 did"),
+        ("torchtitan", {"dispatcher": "allgather"}, "torchtitan has no allgather dispatcher; simulated as if it had"),
+        ("deepspeed", {"cp": 2, "dp": 8}, "DeepSpeed has no cp_comm p2p; simulated as if it had"),
+        ("deepspeed", {"dispatcher": "deepep"}, "DeepSpeed has no deepep dispatcher; simulated as if it had"),
+    ],
+)
+def test_what_a_framework_has_not_is_simulated_with_a_warning(rules: str, changes: dict[str, Any], said: str) -> None:
+    layout = replace(Layout(1, 1, 16, ep=8), **changes)
+    found = check(GROUPED, layout, Batch(64, 1, 4096), 16, CORE, rules=load_rules(rules))
+    assert found == ((), (said,))
+
+
+def test_fsdp_alone_computes_every_expert_on_every_rank() -> None:
+    (found,) = rules_broken(GROUPED, Layout(1, 1, 16, ep=8), Batch(64, 1, 4096), 16, "fsdp")
+    assert found.startswith("layout.ep: ep 8: FSDP alone shards experts over ranks that all compute them (1; or")
 
 
 def test_each_framework_has_rules_of_its_own() -> None:
@@ -290,12 +432,21 @@ def test_a_layout_without_problems_can_be_scheduled_and_divides(
     gpus=st.integers(1, 300),
     seq=st.integers(1, 600),
     sp=st.booleans(),
+    how=st.fixed_dictionaries(
+        {
+            "cp_comm": st.sampled_from(["p2p", "all_gather", "a2a", "a2a+p2p"]),
+            "cp_inner": st.integers(0, 4),
+            "dispatcher": st.sampled_from(["alltoall", "allgather", "deepep", "hybridep"]),
+            "overlap_experts": st.booleans(),
+            "pads_capacity": st.booleans(),
+        }
+    ),
 )
 def test_every_value_that_is_named_mends_its_rule(
-    tp: int, pp: int, cp: int, ep: int, gpus: int, seq: int, sp: bool
+    tp: int, pp: int, cp: int, ep: int, gpus: int, seq: int, sp: bool, how: dict[str, Any]
 ) -> None:
-    layout = Layout(tp, pp, gpus / (tp * pp * cp), cp=cp, ep=ep, etp=tp, sp=sp)
-    facts = facts_of(MIXTRAL, layout, Batch(840, 1, seq), gpus, CORE)
+    layout = Layout(tp, pp, gpus / (tp * pp * cp), cp=cp, ep=ep, etp=tp, sp=sp, **how)
+    facts = facts_of(GROUPED, layout, Batch(840, 1, seq), gpus, CORE)
     rules = load_rules("megatron-core")
     broken = [rule for rule in rules.rules if rule.holds(facts) is False and rule.choose]
     for rule in broken:

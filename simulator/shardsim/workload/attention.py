@@ -5,11 +5,14 @@ Byte counts are reads and writes of whole operands, once each; dropout masks are
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardsim.values.num import Num, Truth, where
 from shardsim.values.operators import Attention, Elementwise, Gemm, GradientRole, Operator
 from shardsim.values.training import Batch, Framework, Layout, Model
+from shardsim.workload import pointwise
 from shardsim.workload.shapes import Shapes, shapes
 
 
@@ -34,12 +37,12 @@ def core_forward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Ope
     """
     if framework.attention != "unfused":
         return (_fused(sizes, framework, "forward"),)
-    s, d, n = sizes.seq, sizes.head_dim, sizes.batch * sizes.heads
+    s, d, v, n = sizes.seq, sizes.head_dim, sizes.value_dim, sizes.batch * sizes.heads
     return (
         *_repeat_kv(model, sizes, "forward"),
         Gemm("scores", s, d, s, n, sizes.element_bytes, attention=True),
         *_softmax_forward(sizes, framework),
-        Gemm("attention values", s, s, d, n, sizes.element_bytes, attention=True),
+        Gemm("attention values", s, s, v, n, sizes.element_bytes, attention=True),
     )
 
 
@@ -58,10 +61,10 @@ def core_backward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Op
     """
     if framework.attention != "unfused":
         return (_fused(sizes, framework, "dgrad"),)
-    s, d, n, e = sizes.seq, sizes.head_dim, sizes.batch * sizes.heads, sizes.element_bytes
+    s, d, v, n, e = sizes.seq, sizes.head_dim, sizes.value_dim, sizes.batch * sizes.heads, sizes.element_bytes
     return (
-        Gemm("probabilities dgrad", s, d, s, n, e, "dgrad", attention=True),
-        Gemm("values dgrad", s, s, d, n, e, "dgrad", attention=True),
+        Gemm("probabilities dgrad", s, v, s, n, e, "dgrad", attention=True),
+        Gemm("values dgrad", s, s, v, n, e, "dgrad", attention=True),
         *_softmax_backward(sizes, framework),
         Gemm("query dgrad", s, s, d, n, e, "dgrad", attention=True),
         Gemm("key dgrad", s, s, d, n, e, "dgrad", attention=True),
@@ -70,7 +73,7 @@ def core_backward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Op
 
 
 def arrange_forward(model: Model, sizes: Shapes, framework: Framework) -> tuple[Operator, ...]:
-    """Between the QKV product and the core: rotary embedding, and copies into head-major order where made.
+    """Between the QKV product and the core: norms of heads, rotary embedding, copies into head-major order where made.
 
     Parameters
     ----------
@@ -83,14 +86,15 @@ def arrange_forward(model: Model, sizes: Shapes, framework: Framework) -> tuple[
     tuple of Operator
     """
     rotate = _rotate(sizes, "forward") if model.position == "rope" else ()
+    norms = [one for name, of in _head_norms(model, sizes) for one in pointwise.norm_forward(name, model, of)]
     if not framework.copies_heads:
-        return rotate
+        return (*norms, *rotate)
     size = 2 * sizes.tokens * sizes.qkv * sizes.element_bytes
-    return (*rotate, Elementwise("heads first", "transpose", size, kernels=3))
+    return (*norms, *rotate, Elementwise("heads first", "transpose", size, kernels=3))
 
 
 def arrange_backward(model: Model, sizes: Shapes) -> tuple[Operator, ...]:
-    """From the gradients of Q, K and V to that of the QKV product: rotation back, and one copy that joins them.
+    """From the gradients of Q, K and V to that of the QKV product: rotation, norms, and one copy that joins them.
 
     Parameters
     ----------
@@ -102,8 +106,9 @@ def arrange_backward(model: Model, sizes: Shapes) -> tuple[Operator, ...]:
     tuple of Operator
     """
     rotate = _rotate(sizes, "dgrad") if model.position == "rope" else ()
+    norms = [one for name, of in _head_norms(model, sizes)[::-1] for one in pointwise.norm_backward(name, model, of)]
     size = 2 * sizes.tokens * sizes.qkv * sizes.element_bytes
-    return (*rotate, Elementwise("join QKV gradients", "transpose", size, role="dgrad"))
+    return (*rotate, *norms, Elementwise("join QKV gradients", "transpose", size, role="dgrad"))
 
 
 def tokens_first(sizes: Shapes, framework: Framework, role: GradientRole) -> tuple[Operator, ...]:
@@ -137,12 +142,23 @@ def _fused(sizes: Shapes, framework: Framework, role: GradientRole) -> Attention
         role=role,
         element_bytes=sizes.element_bytes,
         library=framework.attention,
+        v_head_dim=sizes.v_head_dim,
     )
 
 
 def _rotate(sizes: Shapes, role: GradientRole) -> tuple[Operator, ...]:
     elements = sizes.tokens * (sizes.heads + sizes.kv_heads) * sizes.head_dim
     return (Elementwise("rotary embedding", "rope", 2 * elements * sizes.element_bytes, role=role),)
+
+
+def _head_norms(model: Model, sizes: Shapes) -> tuple[tuple[str, Shapes], ...]:
+    """Norms of queries and keys, as a norm sees them: one head of one token after another."""
+    if not model.qk_norm:
+        return ()
+    heads = (("query norm", sizes.heads), ("key norm", sizes.kv_heads))
+    return tuple(
+        (name, replace(sizes, local_tokens=sizes.tokens * count, hidden=sizes.head_dim)) for name, count in heads
+    )
 
 
 def _repeat_kv(model: Model, sizes: Shapes, role: GradientRole) -> tuple[Operator, ...]:

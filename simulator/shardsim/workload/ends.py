@@ -98,13 +98,20 @@ def head_forward(model: Model, layout: Layout, batch: Batch, framework: Framewor
     -------
     tuple of Operator
         Norm, LM head, and per logit: conversion to fp32 and maximum (10 bytes from 16 bits), subtraction (8),
-        exponential and sum (12), division (8); a loss that is not in place clones the logits first (8).
+        exponential and sum (12), division (8); a loss that is not in place clones the logits first (8). All of it but
+        the norm once more for each further token that is predicted.
     """
     z = shapes(model, layout, batch, framework)
     vocab = padded_vocab(model, framework, layout.tp) / layout.tp
-    logits = z.tokens * vocab
     return (
         *pointwise.norm_forward("final norm", model, z),
+        *_logits_and_loss(layout, framework, z, vocab) * (1 + model.mtp),
+    )
+
+
+def _logits_and_loss(layout: Layout, framework: Framework, z: Shapes, vocab: Num) -> tuple[Operator, ...]:
+    logits = z.tokens * vocab
+    return (
         *regions.enter("lm head", layout, z),
         linear.forward("lm head", z.tokens, z.hidden, vocab, z),
         *(() if framework.loss_in_place else (_on_logits("copy", logits * 2 * _FP32, 1),)),
@@ -131,21 +138,28 @@ def head_backward(model: Model, layout: Layout, batch: Batch, framework: Framewo
     Returns
     -------
     tuple of Operator
-        The softmax scaled in place and converted, LM head, norm. The loss itself communicates nothing backward.
+        The softmax scaled in place and converted, LM head, norm; all but the norm once more for each further token
+        that is predicted. The loss itself communicates nothing backward.
     """
     z = shapes(model, layout, batch, framework)
     vocab = padded_vocab(model, framework, layout.tp) / layout.tp
-    scale = z.tokens * vocab * (2 * _FP32 + _FP32 + z.element_bytes)
     own = table_parameters(model, layout, framework) + norm_parameters(model)
     tensors = 3 if model.norm == "layernorm" else 2
+    return (
+        *_logits_backward(layout, z, vocab) * (1 + model.mtp),
+        *pointwise.norm_backward("final norm", model, z),
+        *pointwise.accumulate("head", own, tensors, batch.micro_batches(layout), framework, z),
+    )
+
+
+def _logits_backward(layout: Layout, z: Shapes, vocab: Num) -> tuple[Operator, ...]:
+    scale = z.tokens * vocab * (2 * _FP32 + _FP32 + z.element_bytes)
     return (
         Elementwise("loss gradient", "cross_entropy", scale, kernels=2, role="dgrad"),
         *regions.regather("lm head", layout, z),
         linear.input_gradient("lm head", z.tokens, z.hidden, vocab, z),
         *regions.leave_backward("lm head", layout, z),
         linear.weight_gradient("lm head", z.tokens, z.hidden, vocab, z),
-        *pointwise.norm_backward("final norm", model, z),
-        *pointwise.accumulate("head", own, tensors, batch.micro_batches(layout), framework, z),
     )
 
 

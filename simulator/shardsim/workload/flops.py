@@ -1,20 +1,31 @@
 """Floating point operations of one iteration, in the convention of Megatron: matrix products only, 2 a multiply-add.
 
-The masked half of the attention scores is counted too, as Megatron and PaLM do; norms, softmax and the optimizer are
-not. The equations of the papers are written for GPT (heads x head_dim = h, f = 4 h, no grouped queries); the functions
-here hold for grouped-query and latent attention, SwiGLU, experts and any head width, and reduce to them.
+The masked half of the attention scores is counted too, as PaLM does, and as Megatron did; norms, softmax and the
+optimizer are not. Where attention sees a window, every query counts as many keys as that has (so github
+NVIDIA-NeMo/Megatron-Bridge, training/utils/flop_utils.py, which halves both). The equations of the papers are written
+for GPT (heads x head_dim = h, f = 4 h, no grouped queries); the functions here hold for grouped-query and latent
+attention, SwiGLU, experts and any head width, and reduce to them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from shardsim.values.num import Num
 from shardsim.values.training import Batch, Layout, Model
-from shardsim.workload.parameters import expert_layers, mlp_projections, token_weights
+from shardsim.workload.kinds import PLAIN, LayerKind, layer_kind
+from shardsim.workload.parameters import (
+    expert_token_weights,
+    mlp_projections,
+    shared_expert_weights,
+    token_weights,
+    up_projection_weights,
+)
 from shardsim.workload.recompute import recomputed_in_all
 
 
-def attention_core_flop(model: Model, sequences: Num, seq_len: int) -> Num:
-    """Count the forward score products of one layer, QK^T and PV: 4 B s² a d.
+def attention_core_flop(model: Model, sequences: Num, seq_len: int, window: int = 0) -> Num:
+    """Count the forward score products of one layer, QK^T and PV: 4 B s² a d, or of a window of w keys 4 B s w a d.
 
     Parameters
     ----------
@@ -23,6 +34,8 @@ def attention_core_flop(model: Model, sequences: Num, seq_len: int) -> Num:
         B (-).
     seq_len : int
         s (-).
+    window : int
+        Keys that a query sees (-); 0 for all.
 
     Returns
     -------
@@ -33,11 +46,12 @@ def attention_core_flop(model: Model, sequences: Num, seq_len: int) -> Num:
     -----
     arXiv 2205.05198, appendix A.
     """
+    keys = min(window, seq_len) if window else seq_len
     both = 2 * model.head_dim if model.mla is None else model.mla.qk_dim + model.mla.v_dim
-    return 2 * sequences * seq_len * seq_len * model.heads * both
+    return 2 * sequences * seq_len * keys * model.heads * both
 
 
-def layer_forward_flop(model: Model, sequences: Num, seq_len: int, *, moe: bool = False) -> Num:
+def layer_forward_flop(model: Model, sequences: Num, seq_len: int, kind: LayerKind = PLAIN) -> Num:
     """Count the forward pass of one layer: 24 B s h² + 4 B s² h for GPT.
 
     Parameters
@@ -47,8 +61,7 @@ def layer_forward_flop(model: Model, sequences: Num, seq_len: int, *, moe: bool 
         B (-).
     seq_len : int
         s (-).
-    moe : bool
-        Whether it is a layer with experts.
+    kind : LayerKind
 
     Returns
     -------
@@ -59,8 +72,8 @@ def layer_forward_flop(model: Model, sequences: Num, seq_len: int, *, moe: bool 
     -----
     arXiv 2205.05198, appendix A: QKV 6, projection 2, MLP 16 B s h², scores and PV 4 B s² h.
     """
-    products = 2 * sequences * seq_len * token_weights(model, moe=moe)
-    return products + attention_core_flop(model, sequences, seq_len)
+    products = 2 * sequences * seq_len * token_weights(model, moe=kind.moe)
+    return products + attention_core_flop(model, sequences, seq_len, kind.window)
 
 
 def layers_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
@@ -79,9 +92,40 @@ def layers_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
     Num
         (-).
     """
-    mixed = expert_layers(model)
-    plain = (model.layers - mixed) * layer_forward_flop(model, sequences, seq_len)
-    return plain + mixed * layer_forward_flop(model, sequences, seq_len, moe=True)
+    kinds = _kinds(model, model.layers)
+    total: Num = sum(count * layer_forward_flop(model, sequences, seq_len, kind) for kind, count in kinds.items())
+    return total
+
+
+def _kinds(model: Model, layers: int) -> Counter[LayerKind]:
+    """How many layers of each kind the first so many are."""
+    return Counter(layer_kind(model, index) for index in range(layers))
+
+
+def _predicting(model: Model) -> Counter[LayerKind]:
+    """How many layers of each kind modules of multi-token prediction have."""
+    return Counter({layer_kind(model, model.layers - 1): model.mtp})
+
+
+def prediction_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
+    """Count the forward pass of all modules of multi-token prediction: layer, projection 4 B s h², LM head.
+
+    Parameters
+    ----------
+    model : Model
+    sequences : Num
+        B (-).
+    seq_len : int
+        s (-).
+
+    Returns
+    -------
+    Num
+        (-).
+    """
+    layer = layer_forward_flop(model, sequences, seq_len, layer_kind(model, model.layers - 1))
+    projection = 4 * sequences * seq_len * model.hidden**2
+    return model.mtp * (layer + projection + head_forward_flop(model, sequences, seq_len))
 
 
 def head_forward_flop(model: Model, sequences: Num, seq_len: int, vocab: Num | None = None) -> Num:
@@ -120,10 +164,11 @@ def model_flop(model: Model, batch: Batch) -> Num:
 
     Notes
     -----
-    Eq. 7 of arXiv 2205.05198, 72 B L s h² (1 + s/(6 h) + V/(12 h L)), for GPT.
+    Eq. 7 of arXiv 2205.05198, 72 B L s h² (1 + s/(6 h) + V/(12 h L)), for GPT. Multi-token prediction counts, where the
+    model has it (github NVIDIA/Megatron-LM, megatron/training/training.py, num_floating_point_operations).
     """
     shape = (model, batch.global_batch, batch.seq_len)
-    return 3.0 * (layers_forward_flop(*shape) + head_forward_flop(*shape))
+    return 3.0 * (layers_forward_flop(*shape) + head_forward_flop(*shape) + prediction_forward_flop(*shape))
 
 
 def attention_flop(model: Model, batch: Batch) -> Num:
@@ -139,7 +184,17 @@ def attention_flop(model: Model, batch: Batch) -> Num:
     Num
         (-).
     """
-    return 3.0 * model.layers * attention_core_flop(model, batch.global_batch, batch.seq_len)
+    return 3.0 * _cores(model, batch)
+
+
+def _cores(model: Model, batch: Batch) -> Num:
+    """One forward pass of all score products."""
+    kinds = _kinds(model, model.layers) + _predicting(model)
+    total: Num = sum(
+        count * attention_core_flop(model, batch.global_batch, batch.seq_len, kind.window)
+        for kind, count in kinds.items()
+    )
+    return total
 
 
 def hardware_flop(model: Model, batch: Batch, layout: Layout) -> Num:
@@ -209,15 +264,22 @@ def mlp_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
 
 def _repeated_flop(model: Model, batch: Batch, layout: Layout, cores: float) -> Num:
     shape = (model, batch.global_batch, batch.seq_len)
+    further = layer_kind(model, model.layers - 1)
     if layout.recompute == "full":
-        return recomputed_in_all(model, layout) / model.layers * layers_forward_flop(*shape)
+        layers = recomputed_in_all(model, layout) / model.layers * layers_forward_flop(*shape)
+        return layers + model.mtp * layer_forward_flop(*shape, further)
     if layout.recompute == "none":
         return 0.0
-    mixed, mlp = expert_layers(model), mlp_forward_flop(*shape)
-    experts = layer_forward_flop(*shape, moe=True) - layer_forward_flop(*shape) + mlp
+    kinds = _kinds(model, model.layers) + _predicting(model)
+    every = model.layers + model.mtp
+    mixed = sum(count for kind, count in kinds.items() if kind.moe)
+    rows = 2 * batch.global_batch * batch.seq_len
+    shared = mixed * rows * shared_expert_weights(model)
     repeated = {
-        "core_attn": model.layers * cores * attention_core_flop(*shape),
-        "mlp": (model.layers - mixed) * mlp,
-        "moe": mixed * experts,
+        "core_attn": cores * _cores(model, batch),
+        "mla_up_proj": every * rows * up_projection_weights(model),
+        "mlp": (every - mixed) * mlp_forward_flop(*shape),
+        "moe": mixed * rows * expert_token_weights(model),
+        "shared_experts": 0.0 if "moe" in layout.recompute_modules else shared,
     }
     return sum((repeated.get(module, 0.0) for module in layout.recompute_modules), start=0.0)

@@ -18,18 +18,27 @@ products, or of the gathering (:mod:`shardsim.workload.quantization`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias
 
 from shardsim.values.num import Num
 from shardsim.values.operators import Operator
 from shardsim.values.training import Batch, Framework, Layout, Model
-from shardsim.workload import attention, linear, pointwise, quantization, regions
-from shardsim.workload.parameters import layer_parameters, layer_tensors
+from shardsim.workload import attention, context, linear, parallel, pointwise, regions
+from shardsim.workload.experts import activation_forward, experts_backward, experts_forward
+from shardsim.workload.kinds import PLAIN, LayerKind
+from shardsim.workload.latent import latent_backward, latent_forward, up_forward
+from shardsim.workload.parameters import layer_held, layer_tensors
 from shardsim.workload.shapes import Shapes, shapes
+from shardsim.workload.shared_experts import shared_forward
 
 
 def layer_forward(
-    model: Model, layout: Layout, batch: Batch, framework: Framework, *, repeated: bool = False
+    model: Model,
+    layout: Layout,
+    batch: Batch,
+    framework: Framework,
+    kind: LayerKind = PLAIN,
+    *,
+    repeated: bool = False,
 ) -> tuple[Operator, ...]:
     """List the operators of one layer's forward pass, in order of issue.
 
@@ -40,6 +49,7 @@ def layer_forward(
         Degrees may be arrays over layouts.
     batch : Batch
     framework : Framework
+    kind : LayerKind
     repeated : bool
         Whether the backward pass repeats it: weights are converted by then.
 
@@ -53,28 +63,35 @@ def layer_forward(
     if framework.parallel_block:
         return (
             *norm,
-            *_column_forward((("mlp up", z.up), ("qkv", z.qkv)), "layer", layout, z, uses),
-            *_attention_inside(model, z, framework),
+            *parallel.column_forward((("mlp up", z.up), ("qkv", z.qkv)), "layer", layout, z, uses),
+            *_arranged(model, z, framework),
+            *_attended(model, layout, z, framework, kind),
             *pointwise.activate(model, z, framework),
-            *_row_forward("attention output", z.context, z, uses),
-            *_row_forward("mlp down", z.ffn, z, uses, added=True),
+            *parallel.row_forward("attention output", z.context, z, uses),
+            *parallel.row_forward("mlp down", z.ffn, z, uses, added=True),
             *regions.leave("layer", layout, z),
             *pointwise.add_to_residual("layer", model, z, framework),
         )
     return (
         *norm,
-        *_column_forward((("qkv", z.qkv),), "attention", layout, z, uses),
-        *_attention_inside(model, z, framework),
-        *_row_forward("attention output", z.context, z, uses),
+        *_projected(model, layout, z, framework, uses),
+        *_attended(model, layout, z, framework, kind),
+        *parallel.row_forward("attention output", z.context, z, uses),
         *regions.leave("attention", layout, z),
         *pointwise.add_to_residual("attention", model, z, framework),
         *pointwise.norm_forward("mlp norm", model, z),
-        *_mlp_forward(model, layout, z, framework, uses),
-        *pointwise.add_to_residual("mlp", model, z, framework),
+        *(
+            experts_forward(model, layout, batch, framework, z, uses)
+            if kind.moe
+            else _mlp_forward(model, layout, z, framework, uses)
+        ),
+        *pointwise.add_to_residual("mlp", _of_sum(model, kind), z, framework),
     )
 
 
-def layer_backward(model: Model, layout: Layout, batch: Batch, framework: Framework) -> tuple[Operator, ...]:
+def layer_backward(
+    model: Model, layout: Layout, batch: Batch, framework: Framework, kind: LayerKind = PLAIN
+) -> tuple[Operator, ...]:
     """List the operators of one layer's backward pass, in order of issue, without what is recomputed before it.
 
     Row-parallel: input gradient, weight gradient. Column-parallel: input gradient, its sum over ranks, weight
@@ -87,45 +104,49 @@ def layer_backward(model: Model, layout: Layout, batch: Batch, framework: Framew
         Degrees may be arrays over layouts.
     batch : Batch
     framework : Framework
+    kind : LayerKind
 
     Returns
     -------
     tuple of Operator
     """
     z = shapes(model, layout, batch, framework)
-    parameters = layer_parameters(model, layout, framework)
-    accumulation = pointwise.accumulate(
-        "layer", parameters, layer_tensors(model, framework), batch.micro_batches(layout), framework, z
-    )
+    parameters, tensors = layer_held(model, layout, framework, kind).shared, layer_tensors(model, framework, kind)
+    accumulation = pointwise.accumulate("layer", parameters, tensors, batch.micro_batches(layout), framework, z)
     if framework.parallel_block:
         return (
             *pointwise.add_to_residual_backward("layer", model, z, framework),
-            *_row_backward((("mlp down", z.ffn), ("attention output", z.context)), "layer", layout, z),
+            *parallel.row_backward((("mlp down", z.ffn), ("attention output", z.context)), "layer", layout, z),
             *pointwise.activate_backward(model, z, framework),
-            *_attention_inside_backward(model, z, framework),
-            *_column_backward((("mlp up", z.up), ("qkv", z.qkv)), "layer", layout, z),
+            *_attended_backward(model, layout, z, framework, kind),
+            *_arranged_backward(model, z),
+            *parallel.column_backward((("mlp up", z.up), ("qkv", z.qkv)), "layer", layout, z),
             *pointwise.norm_backward("input norm", model, z),
             *pointwise.residual_gradient("layer", z),
             *accumulation,
         )
     return (
-        *pointwise.add_to_residual_backward("mlp", model, z, framework),
-        *_row_backward((("mlp down", z.ffn),), "mlp", layout, z),
-        *pointwise.activate_backward(model, z, framework),
-        *_column_backward((("mlp up", z.up),), "mlp", layout, z),
+        *pointwise.add_to_residual_backward("mlp", _of_sum(model, kind), z, framework),
+        *(
+            experts_backward(model, layout, batch, framework, z)
+            if kind.moe
+            else _mlp_backward(model, layout, z, framework)
+        ),
         *pointwise.norm_backward("mlp norm", model, z),
         *pointwise.residual_gradient("mlp", z),
         *pointwise.add_to_residual_backward("attention", model, z, framework),
-        *_row_backward((("attention output", z.context),), "attention", layout, z),
-        *_attention_inside_backward(model, z, framework),
-        *_column_backward((("qkv", z.qkv),), "attention", layout, z),
+        *parallel.row_backward((("attention output", z.context),), "attention", layout, z),
+        *_attended_backward(model, layout, z, framework, kind),
+        *_projected_backward(model, layout, z),
         *pointwise.norm_backward("input norm", model, z),
         *pointwise.residual_gradient("attention", z),
         *accumulation,
     )
 
 
-def recomputed_forward(model: Model, layout: Layout, batch: Batch, framework: Framework) -> tuple[Operator, ...]:
+def recomputed_forward(
+    model: Model, layout: Layout, batch: Batch, framework: Framework, kind: LayerKind = PLAIN
+) -> tuple[Operator, ...]:
     """List the operators that one layer's backward pass repeats first.
 
     Parameters
@@ -133,9 +154,12 @@ def recomputed_forward(model: Model, layout: Layout, batch: Batch, framework: Fr
     model : Model
     layout : Layout
         Its ``recompute``: ``full`` repeats the whole layer with its communication; ``selective`` its modules, of them
-        ``core_attn`` (arXiv 2205.05198 §5), ``mlp`` with its communication, and ``layernorm``; ``none`` nothing.
+        ``core_attn`` (arXiv 2205.05198 §5), ``mlp`` with its communication, ``layernorm`` and ``mla_up_proj``; of
+        layers with experts ``moe`` with its communication, or of that ``shared_experts`` and ``moe_act``; ``none``
+        nothing.
     batch : Batch
     framework : Framework
+    kind : LayerKind
 
     Returns
     -------
@@ -143,42 +167,101 @@ def recomputed_forward(model: Model, layout: Layout, batch: Batch, framework: Fr
         All of it in front of the backward pass, though modules are repeated when their turn comes: the sum is the same.
     """
     if layout.recompute == "full":
-        return layer_forward(model, layout, batch, framework, repeated=True)
+        return layer_forward(model, layout, batch, framework, kind, repeated=True)
     if layout.recompute == "none":
         return ()
     z, modules = shapes(model, layout, batch, framework), layout.recompute_modules
-    norms: tuple[str, ...]
-    if framework.fused_norms:  # a norm is repeated with the linear layer that it is part of
-        norms = ("mlp norm",) if "mlp" in modules and not framework.parallel_block else ()
-    else:
-        norms = ("input norm", "mlp norm")[: 1 if framework.parallel_block else 2] if "layernorm" in modules else ()
     return (
-        *(one for name in norms for one in pointwise.norm_forward(name, model, z)),
-        *(_mlp_forward(model, layout, z, framework, None) if "mlp" in modules else ()),
-        *(attention.core_forward(model, z, framework) if "core_attn" in modules else ()),
+        *(
+            one
+            for name in _repeated_norms(model, layout, framework, kind)
+            for one in pointwise.norm_forward(name, model, z)
+        ),
+        *(_mlp_forward(model, layout, z, framework, None) if "mlp" in modules and not kind.moe else ()),
+        *(_repeated_experts(model, layout, batch, framework, z) if kind.moe else ()),
+        *(up_forward(model, layout, z, None) if "mla_up_proj" in modules and model.mla else ()),
+        *(context.core_forward(model, layout, z, framework, kind) if "core_attn" in modules else ()),
     )
 
 
-Projections: TypeAlias = tuple[tuple[str, Num], ...]
-"""Column-parallel projections with their widths, or row-parallel ones with what they sum over, on this rank."""
+def _repeated_norms(model: Model, layout: Layout, framework: Framework, kind: LayerKind) -> tuple[str, ...]:
+    """Norms by themselves, and where it is repeated, that of a linear layer which it is part of.
+
+    No such layer follows in front of experts, and of latent attention (github NVIDIA/Megatron-LM,
+    megatron/core/models/gpt/gpt_layer_specs.py).
+    """
+    modules, fused = layout.recompute_modules, framework.fused_norms
+    with_attention = fused and model.mla is None
+    with_mlp = fused and not kind.moe
+    first = "layernorm" in modules and not with_attention
+    second = "mlp" in modules if with_mlp else "layernorm" in modules
+    both = ("input norm",) * first + ("mlp norm",) * second
+    return both[:first] if framework.parallel_block else both
 
 
-def _attention_inside(model: Model, z: Shapes, framework: Framework) -> tuple[Operator, ...]:
-    """Between the QKV product and the output projection."""
+def _repeated_experts(
+    model: Model, layout: Layout, batch: Batch, framework: Framework, z: Shapes
+) -> tuple[Operator, ...]:
+    modules = layout.recompute_modules
+    if model.moe is None or "moe" in modules:
+        return experts_forward(model, layout, batch, framework, z, None)
+    shared = shared_forward(model, model.moe, layout, framework, z, None)
     return (
-        *(linear.add_bias("qkv", z.tokens, z.qkv, z) if _separate_qkv_bias(model, framework) else ()),
+        *((*shared.first, *shared.second) if "shared_experts" in modules else ()),
+        *(activation_forward(model, layout, framework, z) if "moe_act" in modules else ()),
+    )
+
+
+def _of_sum(model: Model, kind: LayerKind) -> Model:
+    """The model as what follows the second half of a layer sees it: experts have added their biases themselves."""
+    return replace(model, bias=False) if kind.moe and model.bias else model
+
+
+def _projected(model: Model, layout: Layout, z: Shapes, framework: Framework, uses: Num | None) -> tuple[Operator, ...]:
+    """From the norm's output to queries, keys and values."""
+    if model.mla is not None:
+        return latent_forward(model, layout, z, uses)
+    product = parallel.column_forward((("qkv", z.qkv),), "attention", layout, z, uses)
+    return (*product, *_arranged(model, z, framework))
+
+
+def _projected_backward(model: Model, layout: Layout, z: Shapes) -> tuple[Operator, ...]:
+    if model.mla is not None:
+        return latent_backward(model, layout, z)
+    product = parallel.column_backward((("qkv", z.qkv),), "attention", layout, z)
+    return (*_arranged_backward(model, z), *product)
+
+
+def _arranged(model: Model, z: Shapes, framework: Framework) -> tuple[Operator, ...]:
+    """Between the QKV product and the attention core."""
+    separate = (model.bias or model.qkv_bias) and not framework.fused_qkv_bias
+    return (
+        *(linear.add_bias("qkv", z.tokens, z.qkv, z) if separate else ()),
         *attention.arrange_forward(model, z, framework),
-        *attention.core_forward(model, z, framework),
+    )
+
+
+def _arranged_backward(model: Model, z: Shapes) -> tuple[Operator, ...]:
+    return (
+        *attention.arrange_backward(model, z),
+        *(linear.bias_gradient("qkv", z.tokens, z.qkv, z) if model.bias or model.qkv_bias else ()),
+    )
+
+
+def _attended(model: Model, layout: Layout, z: Shapes, framework: Framework, kind: LayerKind) -> tuple[Operator, ...]:
+    """From queries, keys and values to what the output projection takes."""
+    return (
+        *context.core_forward(model, layout, z, framework, kind),
         *attention.tokens_first(z, framework, "forward"),
     )
 
 
-def _attention_inside_backward(model: Model, z: Shapes, framework: Framework) -> tuple[Operator, ...]:
+def _attended_backward(
+    model: Model, layout: Layout, z: Shapes, framework: Framework, kind: LayerKind
+) -> tuple[Operator, ...]:
     return (
         *attention.tokens_first(z, framework, "dgrad"),
-        *attention.core_backward(model, z, framework),
-        *attention.arrange_backward(model, z),
-        *(linear.bias_gradient("qkv", z.tokens, z.qkv, z) if model.bias or model.qkv_bias else ()),
+        *context.core_backward(model, layout, z, framework, kind),
     )
 
 
@@ -187,68 +270,16 @@ def _mlp_forward(
 ) -> tuple[Operator, ...]:
     shared = framework.parallel_block  # repeated alone, it gathers what the block does, and its sum is the block's
     return (
-        *_column_forward((("mlp up", z.up),), "layer" if shared else "mlp", layout, z, uses),
+        *parallel.column_forward((("mlp up", z.up),), "layer" if shared else "mlp", layout, z, uses),
         *pointwise.activate(model, z, framework),
-        *_row_forward("mlp down", z.ffn, z, uses),
+        *parallel.row_forward("mlp down", z.ffn, z, uses),
         *(() if shared else regions.leave("mlp", layout, z)),
     )
 
 
-def _column_forward(
-    projections: Projections, region: str, layout: Layout, z: Shapes, uses: Num | None
-) -> tuple[Operator, ...]:
-    first, _ = projections[0]
+def _mlp_backward(model: Model, layout: Layout, z: Shapes, framework: Framework) -> tuple[Operator, ...]:
     return (
-        *quantization.operand(f"{first} input", z.local_hidden, z, gathered=layout.sp),
-        *(one for name, width in projections for one in _converted(name, z.hidden * width, z, uses)),
-        *regions.enter(region, layout, z, quantization.gathered_bytes(z)),
-        *(linear.forward(name, z.tokens, z.hidden, width, z, quantization.data_type(z)) for name, width in projections),
+        *parallel.row_backward((("mlp down", z.ffn),), "mlp", layout, z),
+        *pointwise.activate_backward(model, z, framework),
+        *parallel.column_backward((("mlp up", z.up),), "mlp", layout, z),
     )
-
-
-def _row_forward(name: str, inner: Num, z: Shapes, uses: Num | None, *, added: bool = False) -> tuple[Operator, ...]:
-    product = linear.forward(name, z.tokens, inner, z.hidden, z, quantization.data_type(z))
-    return (
-        *quantization.operand(f"{name} input", z.tokens * inner, z),
-        *_converted(name, inner * z.hidden, z, uses),
-        replace(product, accumulates=True) if added else product,
-    )
-
-
-def _converted(name: str, elements: Num, z: Shapes, uses: Num | None) -> tuple[Operator, ...]:
-    return () if uses is None else quantization.weight(name, elements, z, uses)
-
-
-def _row_backward(projections: Projections, region: str, layout: Layout, z: Shapes) -> tuple[Operator, ...]:
-    first, _ = projections[0]
-    narrow = quantization.data_type(z)
-    return (
-        *quantization.operand(f"{first} gradient", z.local_hidden, z, "dgrad", gathered=layout.sp),
-        *regions.enter_backward(region, layout, z, quantization.gathered_bytes(z, copies=2)),
-        *(linear.input_gradient(name, z.tokens, inner, z.hidden, z, narrow) for name, inner in projections),
-        *(quantization.turned(f"{first} gradient", z.tokens * z.hidden, z) if layout.sp else ()),
-        *(linear.weight_gradient(name, z.tokens, inner, z.hidden, z, narrow) for name, inner in projections),
-    )
-
-
-def _column_backward(projections: Projections, region: str, layout: Layout, z: Shapes) -> tuple[Operator, ...]:
-    first, _ = projections[0]
-    narrow = quantization.data_type(z)
-    inputs = [linear.input_gradient(name, z.tokens, z.hidden, width, z, narrow) for name, width in projections]
-    return (
-        *(
-            one
-            for name, width in projections
-            for one in quantization.operand(f"{name} gradient", z.tokens * width, z, "dgrad")
-        ),
-        *regions.regather(region, layout, z, quantization.gathered_bytes(z)),
-        inputs[0],
-        *(replace(one, accumulates=True) for one in inputs[1:]),
-        *regions.leave_backward(region, layout, z),
-        *(quantization.turned(f"{first} input", z.tokens * z.hidden, z) if layout.sp else ()),
-        *(linear.weight_gradient(name, z.tokens, z.hidden, width, z, narrow) for name, width in projections),
-    )
-
-
-def _separate_qkv_bias(model: Model, framework: Framework) -> bool:
-    return (model.bias or model.qkv_bias) and not framework.fused_qkv_bias

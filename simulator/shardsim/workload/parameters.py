@@ -5,10 +5,12 @@ Whole-model counts are exact integers. Per-rank counts are exact where the layou
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from shardsim.values.num import Num, larger, where
-from shardsim.values.training import Framework, Layout, Model, Moe
+from shardsim.values.training import Framework, Layout, Mla, Model, Moe
+from shardsim.workload.kinds import PLAIN, LayerKind, is_expert_layer, kinds_of, layer_kind
 from shardsim.workload.stages import ChunkContent
 
 
@@ -80,41 +82,31 @@ def kv_heads_per_rank(model: Model, tp: Num) -> Num:
     return larger(model.kv_heads / tp, 1.0)
 
 
-def is_expert_layer(model: Model, index: int) -> bool:
-    """Tell whether a layer has experts.
-
-    Parameters
-    ----------
-    model : Model
-    index : int
-        Counted from 0 (-).
-
-    Returns
-    -------
-    bool
-    """
-    if model.moe is None or index < model.moe.first_dense:
-        return False
-    return (index + 1 - model.moe.first_dense) % model.moe.every == 0
-
-
 def _attention_weights(model: Model, tp: Num) -> Num:
     """Weights of an attention's projections. Those down to latent vectors are on every rank alike."""
     h, heads, mla = model.hidden, model.heads / tp, model.mla
     if mla is None:
         return (2 * heads + 2 * kv_heads_per_rank(model, tp)) * model.head_dim * h
     down = h * (mla.q_lora + mla.kv_lora + mla.qk_rope_dim)
-    up = heads * ((mla.q_lora or h) * mla.qk_dim + mla.kv_lora * (mla.qk_nope_dim + mla.v_dim))
-    return down + up + heads * mla.v_dim * h
+    return down + _up_weights(model, mla, heads) + heads * mla.v_dim * h
+
+
+def _up_weights(model: Model, mla: Mla, heads: Num) -> Num:
+    return heads * ((mla.q_lora or model.hidden) * mla.qk_dim + mla.kv_lora * (mla.qk_nope_dim + mla.v_dim))
 
 
 def _attention(model: Model, tp: Num) -> Num:
-    """An attention's weights, biases of QKV, and norms of latent vectors; a projection's own bias is left out."""
+    """An attention's weights, biases of QKV, norms inside it and sinks; a projection's own bias is left out."""
+    each = norm_parameters(model) // model.hidden  # of a norm, by element
     others: Num = 0.0
     if model.mla is not None:
-        others = norm_parameters(model) // model.hidden * (model.mla.q_lora + model.mla.kv_lora)
+        others = each * (model.mla.q_lora + model.mla.kv_lora)
     elif model.bias or model.qkv_bias:
         others = (model.heads / tp + 2 * kv_heads_per_rank(model, tp)) * model.head_dim
+    if model.qk_norm:
+        others = others + 2 * each * model.head_dim
+    if model.sinks:
+        others = others + model.heads / tp
     return _attention_weights(model, tp) + others
 
 
@@ -122,13 +114,18 @@ def _mlp_weights(model: Model, ffn: Num) -> Num:
     return (mlp_projections(model) + 1) * model.hidden * ffn
 
 
+def _mlp(model: Model, ffn: Num) -> Num:
+    """Weights and biases of an MLP or an expert. The second bias is added to a sum over ranks: each has all of it."""
+    return _mlp_weights(model, ffn) + (mlp_projections(model) * ffn + model.hidden if model.bias else 0.0)
+
+
 def _layer(model: Model, tp: Num, moe: Moe | None, norms: int = 2) -> Num:
     """One layer without its experts, but with what chooses between them."""
-    total = _attention(model, tp) + norms * norm_parameters(model)
-    if moe is not None:
-        return total + model.hidden * (moe.experts + moe.shared_gate) + _mlp_weights(model, moe.shared_ffn / tp)
-    biases = mlp_projections(model) * model.ffn / tp + 2 * model.hidden if model.bias else 0.0
-    return total + _mlp_weights(model, model.ffn / tp) + biases
+    total = _attention(model, tp) + norms * norm_parameters(model) + (model.hidden if model.bias else 0.0)
+    if moe is None:
+        return total + _mlp(model, model.ffn / tp)
+    total = total + model.hidden * (moe.experts + moe.shared_gate) + (moe.experts if model.bias else 0)
+    return total + _mlp_weights(model, moe.shared_ffn / tp)  # which have no biases
 
 
 def _norms(framework: Framework) -> int:
@@ -136,15 +133,43 @@ def _norms(framework: Framework) -> int:
     return 1 if framework.parallel_block else 2
 
 
-def _expert_layers_of(model: Model, content: ChunkContent) -> int:
-    return sum(is_expert_layer(model, index) for index in range(content.first, content.first + content.layers))
+def _kinds(model: Model, content: ChunkContent) -> tuple[tuple[LayerKind, int], ...]:
+    """Kinds of a chunk's layers, and how many it has of each."""
+    return tuple(Counter(kinds_of(model, content)).items())
+
+
+def _last_kind(model: Model) -> LayerKind:
+    return layer_kind(model, model.layers - 1)
+
+
+def layer_held(model: Model, layout: Layout, framework: Framework, kind: LayerKind = PLAIN) -> HeldParameters:
+    """Count the parameters of one transformer layer that a rank holds.
+
+    Column-parallel weights and biases and row-parallel weights are split; norms, projections down to latent vectors,
+    what chooses between experts and the biases of the row-parallel projections are replicated.
+
+    Parameters
+    ----------
+    model : Model
+    layout : Layout
+        Degrees may be arrays over layouts. Experts are dealt out over ``ep`` ranks and each is split over ``etp``;
+        shared experts are split like any MLP.
+    framework : Framework
+    kind : LayerKind
+
+    Returns
+    -------
+    HeldParameters
+    """
+    moe = model.moe if kind.moe else None
+    shared = _layer(model, layout.tp, moe, _norms(framework))
+    if moe is None:
+        return HeldParameters(shared, 0.0 * shared)
+    return HeldParameters(shared, moe.experts / layout.ep * _mlp(model, moe.ffn / layout.etp))
 
 
 def layer_parameters(model: Model, layout: Layout, framework: Framework) -> Num:
     """Count the parameters of one transformer layer without experts that a tensor-parallel rank holds.
-
-    Column-parallel weights and biases and row-parallel weights are split; norms and the biases of the row-parallel
-    projections are replicated.
 
     Parameters
     ----------
@@ -157,7 +182,52 @@ def layer_parameters(model: Model, layout: Layout, framework: Framework) -> Num:
     Num
         (-).
     """
-    return _layer(model, layout.tp, None, _norms(framework))
+    return layer_held(model, layout, framework).shared
+
+
+def mtp_parameters(model: Model, layout: Layout, framework: Framework) -> HeldParameters:
+    """Count what a rank holds of one module of multi-token prediction.
+
+    Parameters
+    ----------
+    model : Model
+    layout : Layout
+        Degrees may be arrays over layouts.
+    framework : Framework
+
+    Returns
+    -------
+    HeldParameters
+        Norms of the token's embedding and of the hidden states, the projection of both together to one of them, a layer
+        of the last kind, and the norm in front of the head. Embedding and head are the model's own.
+
+    Notes
+    -----
+    arXiv 2412.19437 §2.2; the projection is split by columns (github NVIDIA/Megatron-LM,
+    megatron/core/transformer/multi_token_prediction.py, eh_proj).
+    """
+    layer = layer_held(model, layout, framework, _last_kind(model))
+    return HeldParameters(layer.shared + mtp_own_parameters(model, layout), layer.expert)
+
+
+def mtp_own_parameters(model: Model, layout: Layout) -> Num:
+    """Count what a rank holds of such a module besides its layer.
+
+    Parameters
+    ----------
+    model : Model
+    layout : Layout
+
+    Returns
+    -------
+    Num
+        Three norms, and the projection's share (-).
+    """
+    return 3 * norm_parameters(model) + _prediction_projection(model, layout)
+
+
+def _prediction_projection(model: Model, layout: Layout) -> Num:
+    return 2 * model.hidden**2 / layout.tp
 
 
 def held_parameters(model: Model, layout: Layout, framework: Framework, content: ChunkContent) -> HeldParameters:
@@ -171,18 +241,19 @@ def held_parameters(model: Model, layout: Layout, framework: Framework, content:
         shared experts are split like any MLP.
     framework : Framework
     content : ChunkContent
-        Its layers and ends.
+        Its layers, modules of multi-token prediction and ends.
 
     Returns
     -------
     HeldParameters
     """
-    experts = _expert_layers_of(model, content)
-    shared = (content.layers - experts) * _layer(model, layout.tp, None, _norms(framework))
-    expert: Num = 0.0 * shared
-    if model.moe is not None:
-        shared = shared + experts * _layer(model, layout.tp, model.moe, _norms(framework))
-        expert = experts * model.moe.experts / layout.ep * _mlp_weights(model, model.moe.ffn / layout.etp)
+    held = [(layers, layer_held(model, layout, framework, kind)) for kind, layers in _kinds(model, content)]
+    if content.mtp:
+        held.append((content.mtp, mtp_parameters(model, layout, framework)))
+    shared: Num = 0.0
+    expert: Num = 0.0 * layout.tp
+    for count, one in held:
+        shared, expert = shared + count * one.shared, expert + count * one.expert
     if content.embedding:
         shared = shared + embedding_parameters(model, layout, framework)
     if content.head:
@@ -204,30 +275,48 @@ def linear_weights(model: Model, layout: Layout, content: ChunkContent) -> Num:
     Num
         (-). Neither what chooses between experts nor the LM head: all that runs below 16 bits where anything does.
     """
-    mixed = _expert_layers_of(model, content)
-    total = content.layers * _attention_weights(model, layout.tp)
-    total = total + (content.layers - mixed) * _mlp_weights(model, model.ffn / layout.tp)
+    mixed = sum(layers for kind, layers in _kinds(model, content) if kind.moe)
+    plain = content.layers - mixed
+    total: Num = 0.0
+    if content.mtp:
+        mixed, plain = (mixed + content.mtp, plain) if _last_kind(model).moe else (mixed, plain + content.mtp)
+        total = content.mtp * _prediction_projection(model, layout)
+    total = total + (mixed + plain) * _attention_weights(model, layout.tp)
+    total = total + plain * _mlp_weights(model, model.ffn / layout.tp)
     if model.moe is None:
         return total
     experts = model.moe.experts / layout.ep * _mlp_weights(model, model.moe.ffn / layout.etp)
     return total + mixed * (experts + _mlp_weights(model, model.moe.shared_ffn / layout.tp))
 
 
-def layer_tensors(model: Model, framework: Framework) -> int:
-    """Count the parameter tensors of one layer, which is how many kernels an unfused pass over them launches.
+def layer_tensors(model: Model, framework: Framework, kind: LayerKind = PLAIN) -> int:
+    """Count the parameter tensors of one layer: as many kernels as an unfused pass over them launches.
 
     Parameters
     ----------
     model : Model
     framework : Framework
+    kind : LayerKind
 
     Returns
     -------
     int
-        (-).
+        (-), experts left out.
     """
-    biases = 4 if model.bias else int(model.qkv_bias)
-    return 4 + biases + _norms(framework) * (2 if model.norm == "layernorm" else 1)
+    norm = 2 if model.norm == "layernorm" else 1
+    attention = _attention_tensors(model, norm) + 1 + model.bias + model.sinks  # the output projection is the one
+    norms = _norms(framework) * norm
+    if model.moe is None or not kind.moe:
+        return attention + 2 * (1 + model.bias) + norms
+    shared = 2 if model.moe.shared_ffn else 0
+    return attention + 1 + model.bias + model.moe.shared_gate + shared + norms
+
+
+def _attention_tensors(model: Model, norm: int) -> int:
+    """Tensors in front of the attention core."""
+    if model.mla is not None:
+        return (2 + 2 * norm + 2) if model.mla.q_lora else (2 + norm + 1)
+    return 1 + (model.bias or model.qkv_bias) + (2 * norm if model.qk_norm else 0)
 
 
 def padded_vocab(model: Model, framework: Framework, tp: Num) -> Num:
@@ -355,7 +444,7 @@ def expert_parameters(model: Model) -> int:
     int
         (-).
     """
-    return 0 if model.moe is None else round(float(_mlp_weights(model, model.moe.ffn)))
+    return 0 if model.moe is None else round(float(_mlp(model, model.moe.ffn)))
 
 
 def attention_parameters(model: Model) -> int:
@@ -387,11 +476,57 @@ def token_weights(model: Model, *, moe: bool = False) -> int:
     int
         (-).
     """
-    attention = _attention_weights(model, 1)
-    if not moe or model.moe is None:
-        return round(float(attention + _mlp_weights(model, model.ffn)))
-    chosen = _mlp_weights(model, model.moe.top_k * model.moe.ffn + model.moe.shared_ffn)
-    return round(float(attention + chosen + model.hidden * (model.moe.experts + model.moe.shared_gate)))
+    inside = expert_token_weights(model) if moe else _mlp_weights(model, model.ffn)
+    return round(float(_attention_weights(model, 1) + inside))
+
+
+def expert_token_weights(model: Model) -> int:
+    """Count the weights that a token meets in the place of an MLP: router, its experts, shared ones.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    int
+        (-); 0 in a dense model.
+    """
+    moe = model.moe
+    if moe is None:
+        return 0
+    chosen = round(float(_mlp_weights(model, moe.top_k * moe.ffn)))
+    return chosen + model.hidden * (moe.experts + moe.shared_gate) + shared_expert_weights(model)
+
+
+def shared_expert_weights(model: Model) -> int:
+    """Count the weights of a layer's shared experts.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    int
+        (-); 0 where there are none.
+    """
+    return 0 if model.moe is None else round(float(_mlp_weights(model, model.moe.shared_ffn)))
+
+
+def up_projection_weights(model: Model) -> int:
+    """Count the weights of a layer's projections from latent vectors up to heads.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    int
+        Queries projected at once among them (-); 0 without latent attention.
+    """
+    return 0 if model.mla is None else round(float(_up_weights(model, model.mla, model.heads)))
 
 
 def expert_layers(model: Model) -> int:

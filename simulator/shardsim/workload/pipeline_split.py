@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardsim.errors import InputError, Problem
 
-_LETTERS = {"E": "embedding", "t": "transformer layer", "L": "loss"}
+_LETTERS = {"E": "embedding", "t": "transformer layer", "L": "loss", "m": "multi-token prediction"}
 _GROUP = re.compile(r"\(([^()]+)\)\*(\d+)")
 _SINGLE = re.compile(r"([A-Za-z|])\*(\d+)")
 _LONGEST = 100_000
@@ -48,6 +48,8 @@ class SplitRequest:
         Megatron's layout string.
     virtual_stage_layers : int or None
         Layers of every chunk (-).
+    mtp : int
+        Modules of multi-token prediction that the model has (-).
     """
 
     layers: int
@@ -64,6 +66,7 @@ class SplitRequest:
     loss_as_layer: bool = False
     pp_layout: str | None = None
     virtual_stage_layers: int | None = None
+    mtp: int = 0
 
     @property
     def ends(self) -> bool:
@@ -138,8 +141,8 @@ def layout_sections(text: str) -> tuple[str, ...]:
     Parameters
     ----------
     text : str
-        Stages apart by ``|``; ``E`` embedding, ``t`` transformer layer, ``L`` loss; ``x*3`` and ``(xy|)*3`` repeat;
-        commas are for the eye.
+        Stages apart by ``|``; ``E`` embedding, ``t`` transformer layer, ``m`` module of multi-token prediction,
+        ``L`` loss; ``x*3`` and ``(xy|)*3`` repeat; commas are for the eye.
 
     Returns
     -------
@@ -165,11 +168,8 @@ def layout_sections(text: str) -> tuple[str, ...]:
             raise InputError(Problem(f"more than {_LONGEST:,} letters once written out", _LAYOUT, "fewer repetitions"))
         flat = pattern.sub(lambda match: match[1] * int(match[2]), flat)
     wrong = sorted(set(flat) - set(_LETTERS) - {"|"})
-    if "m" in wrong:
-        what = "multi-token prediction layers (m) are not modelled in this version"
-        raise InputError(Problem(what, _LAYOUT, "leave m out, or count such a layer as a t"))
     if wrong:
-        known = "E, t, L, |, commas, and repetitions such as t*3 or (tt|)*29"
+        known = "E, t, m, L, |, commas, and repetitions such as t*3 or (tt|)*29"
         raise InputError(Problem(f"{text!r} holds {' '.join(wrong)}, which says nothing", _LAYOUT, known))
     return tuple(flat.split("|"))
 
@@ -212,7 +212,49 @@ def _listed(asked: SplitRequest) -> tuple[tuple[int, ...] | None, Sequence[Probl
         if flat.count(letter) != 1 or not at_place:
             what = f"the {_LETTERS[letter]} ({letter}) stands {flat.count(letter)} times, or not {place}"
             problems.append(Problem(what, _LAYOUT, f"one {letter}, {place} in the {place} stage"))
-    return tuple(section.count("t") for section in sections), problems
+    return tuple(section.count("t") for section in sections), [*problems, *_prediction_problems(asked, sections)]
+
+
+def _prediction_problems(asked: SplitRequest, sections: Sequence[str]) -> Iterator[Problem]:
+    """Megatron's: behind all layers, in the last chunk of one rank, which is not the first rank of several."""
+    flat = "".join(sections)
+    if not flat.count("m"):
+        return
+    if flat.count("m") != asked.mtp:
+        what = f"m stands {flat.count('m')} times, the model predicts {asked.mtp} further tokens"
+        right = f"{asked.mtp} times, or leave it out" if asked.mtp else "leave it out, or set mtp of the model"
+        yield Problem(what, _LAYOUT, right)
+    at = [index for index, section in enumerate(sections) if "m" in section]
+    if "t" in flat[flat.index("m") :] or len(at) > 1:
+        yield Problem("m stands before a t, or in several stages", _LAYOUT, "in one stage, behind the last t")
+    elif at[0] < len(sections) - asked.pp + (asked.pp > 1):
+        what = f"m stands in virtual stage {at[0]}, counted from 0"
+        yield Problem(what, _LAYOUT, "in the last chunk of a rank other than the first")
+
+
+def prediction_stage(pp_layout: str | None) -> int | None:
+    """Find the virtual stage that holds the modules of multi-token prediction.
+
+    Parameters
+    ----------
+    pp_layout : str or None
+        Megatron's layout string, or None.
+
+    Returns
+    -------
+    int or None
+        Counted from 0 (-); None where the string does not say, or cannot be read (:func:`stage_split` says why).
+
+    Examples
+    --------
+    >>> prediction_stage("Et|tt|m|L")
+    2
+    """
+    try:
+        sections = () if pp_layout is None else layout_sections(pp_layout)
+    except InputError:
+        return None
+    return next((index for index, section in enumerate(sections) if "m" in section), None)
 
 
 def _chunks(asked: SplitRequest, listed: tuple[int, ...] | None) -> tuple[int, Sequence[Problem]]:

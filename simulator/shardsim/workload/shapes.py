@@ -30,7 +30,7 @@ class Shapes:
     heads, kv_heads : Num
         Query and key-value heads of the rank (-).
     head_dim : int
-        d (-).
+        d (-); of queries and keys where values have another.
     qkv, context, up, ffn : Num
         Widths of the rank's QKV output, attention output, first and second MLP operand (-).
     accumulated_bytes : int or None
@@ -38,6 +38,8 @@ class Shapes:
         written as they are.
     low_precision : str or None
         How the linear layers of transformer blocks run below 16 bits; None where they do not.
+    v_head_dim : int or None
+        Dimensions of a value (-) where they are not ``head_dim``.
     """
 
     element_bytes: int
@@ -55,6 +57,12 @@ class Shapes:
     ffn: Num
     accumulated_bytes: int | None = None
     low_precision: LowPrecision | None = None
+    v_head_dim: int | None = None
+
+    @property
+    def value_dim(self) -> int:
+        """Dimensions of a value (-)."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
     @property
     def scores(self) -> Num:
@@ -106,6 +114,7 @@ def shapes(model: Model, layout: Layout, batch: Batch, framework: Framework) -> 
     heads = model.heads / layout.tp
     kv_heads = kv_heads_per_rank(model, layout.tp)
     ffn = model.ffn / layout.tp
+    value = model.head_dim if model.mla is None else model.mla.v_dim
     return Shapes(
         element_bytes=element_bytes(framework),
         batch=batch.micro_batch,
@@ -116,10 +125,11 @@ def shapes(model: Model, layout: Layout, batch: Batch, framework: Framework) -> 
         heads=heads,
         kv_heads=kv_heads,
         head_dim=model.head_dim,
-        qkv=(heads + 2 * kv_heads) * model.head_dim,
-        context=heads * model.head_dim,
+        qkv=(heads + kv_heads) * model.head_dim + kv_heads * value,
+        context=heads * value,
         up=mlp_projections(model) * ffn,
         ffn=ffn,
         accumulated_bytes=framework.gradient_bytes if framework.fused_gradient_accumulation else None,
         low_precision=framework.low_precision,
+        v_head_dim=None if model.mla is None else value,
     )

@@ -22,12 +22,15 @@ class ChunkContent:
         Whether it begins with the embedding, and ends with the final norm and LM head.
     first : int
         Number of its first layer, counted from 0 in the model.
+    mtp : int
+        Modules of multi-token prediction behind its layers (-).
     """
 
     layers: int
     embedding: bool
     head: bool
     first: int = 0
+    mtp: int = 0
 
 
 def chunk_contents(model: Model, layout: Layout, schedule: PipelineSchedule) -> Mapping[Place, ChunkContent]:
@@ -37,7 +40,7 @@ def chunk_contents(model: Model, layout: Layout, schedule: PipelineSchedule) -> 
     ----------
     model : Model
     layout : Layout
-        Its ``split``.
+        Its ``split`` and ``mtp_stage``.
     schedule : PipelineSchedule
         Every one of its chains holds the whole model.
 
@@ -53,9 +56,11 @@ def chunk_contents(model: Model, layout: Layout, schedule: PipelineSchedule) -> 
     """
     contents: dict[Place, ChunkContent] = {}
     for places in schedule.chains:
-        first = 0
+        first, last = 0, len(places) - 1
+        predicts = last if layout.mtp_stage is None else layout.mtp_stage
         for index, (place, layers) in enumerate(zip(places, _split(model, layout, len(places)), strict=True)):
-            contents[place] = ChunkContent(layers, index == 0, index == len(places) - 1, first)
+            further = model.mtp if index == predicts else 0
+            contents[place] = ChunkContent(layers, index == 0, index == last, first, further)
             first += layers
     return contents
 
