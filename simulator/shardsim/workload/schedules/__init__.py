@@ -30,7 +30,9 @@ __all__ = [
 
 
 @lru_cache(maxsize=64)
-def make_schedule(name: str, stages: int, microbatches: int, chunks: int = 1, group: int = 0) -> PipelineSchedule:
+def make_schedule(
+    name: str, stages: int, microbatches: int, chunks: int = 1, group: int = 0, *, paired: bool = False
+) -> PipelineSchedule:
     """Make a schedule by its name; the same arguments give the same object.
 
     Parameters
@@ -41,6 +43,9 @@ def make_schedule(name: str, stages: int, microbatches: int, chunks: int = 1, gr
         p, m and v (-). With two chains, m counts the micro-batches of both.
     group : int
         Micro-batches that the interleaved schedule runs through a chunk before the next (-); 0 for p of them.
+    paired : bool
+        Whether forward and backward passes of the steady state run as pairs, each computing while the tokens of the
+        other travel.
 
     Returns
     -------
@@ -51,12 +56,12 @@ def make_schedule(name: str, stages: int, microbatches: int, chunks: int = 1, gr
     InputError
         Everything that :func:`schedule_problems` finds.
     """
-    problems = schedule_problems(name, stages, microbatches, chunks, group)
+    problems = schedule_problems(name, stages, microbatches, chunks, group, paired=paired)
     if problems:
         raise InputError(problems)
-    if name == "interleaved":
-        return RULES[name].make(stages, microbatches, chunks, group or stages)
-    return RULES[name].make(stages, microbatches)
+    rule = RULES[name]
+    make = rule.paired if paired and rule.paired else rule.make
+    return make(stages, microbatches, chunks, group or stages) if name == "interleaved" else make(stages, microbatches)
 
 
 def schedule_of(layout: Layout, batch: Batch) -> PipelineSchedule:
@@ -71,6 +76,7 @@ def schedule_of(layout: Layout, batch: Batch) -> PipelineSchedule:
     Returns
     -------
     PipelineSchedule
+        With pairs where the layout says ``overlap_experts``; a schedule of the user's own as it is.
 
     Raises
     ------
@@ -81,7 +87,8 @@ def schedule_of(layout: Layout, batch: Batch) -> PipelineSchedule:
         return layout.custom
     microbatches = round(float(first_of(batch.micro_batches(layout))))
     stages, chunks = int(first_of(layout.pp)), int(first_of(layout.vpp))
-    return make_schedule(layout.schedule, stages, microbatches, chunks, layout.group)
+    pairs = {"paired": True} if layout.overlap_experts else {}
+    return make_schedule(layout.schedule, stages, microbatches, chunks, layout.group, **pairs)
 
 
 def schedule_problems_of(schedule: PipelineSchedule) -> list[str]:

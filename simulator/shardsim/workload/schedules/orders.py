@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 
-from shardsim.values.program import Item, Pass, PassKind
+from shardsim.values.program import Item, Pair, Pass, PassKind
 
 Order = tuple[Item, ...]
 
@@ -48,6 +48,12 @@ def warm_up_then_alternate(forward: Sequence[Pass], backward: Sequence[Pass], wa
     pairs = zip(forward[warm_up:], backward, strict=False)
     rest = max(len(forward) - warm_up, 0)
     return (*forward[:warm_up], *chain.from_iterable(pairs), *backward[rest:])
+
+
+def warm_up_then_pair(forward: Sequence[Pass], backward: Sequence[Pass], warm_up: int) -> Order:
+    """As :func:`warm_up_then_alternate`, a forward and a backward pass at a time as one."""
+    rest = max(len(forward) - warm_up, 0)
+    return (*forward[:warm_up], *map(Pair, forward[warm_up:], backward), *backward[rest:])
 
 
 def with_weight_gradients(order: Iterable[Pass], delayed: int) -> Iterator[Pass]:

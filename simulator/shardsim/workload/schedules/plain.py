@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardsim.values.pipeline import looped
 from shardsim.values.program import PipelineSchedule
-from shardsim.workload.schedules.orders import passes, warm_up_then_alternate
+from shardsim.workload.schedules.orders import passes, warm_up_then_alternate, warm_up_then_pair
 
 
 def gpipe(stages: int, microbatches: int) -> PipelineSchedule:
@@ -46,3 +46,24 @@ def one_forward_one_backward(stages: int, microbatches: int) -> PipelineSchedule
     forward, backward = passes("F", microbatches), passes("B", microbatches)
     orders = tuple(warm_up_then_alternate(forward, backward, stages - stage - 1) for stage in range(stages))
     return PipelineSchedule("1f1b", orders, (looped(stages),), microbatches)
+
+
+def paired_without_pipeline(stages: int, microbatches: int) -> PipelineSchedule:
+    """Run each forward pass but the first as one with the backward pass of the micro-batch before.
+
+    Parameters
+    ----------
+    stages, microbatches : int
+        1, and m (-).
+
+    Returns
+    -------
+    PipelineSchedule
+
+    Notes
+    -----
+    Megatron-LM's ``--overlap-moe-expert-parallel-comm`` (github NVIDIA/Megatron-LM,
+    megatron/core/pipeline_parallel/combined_1f1b.py).
+    """
+    order = warm_up_then_pair(passes("F", microbatches), passes("B", microbatches), 1)
+    return PipelineSchedule("1f1b", (order,) * stages, (looped(stages),), microbatches)

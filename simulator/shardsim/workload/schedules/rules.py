@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 
 from shardsim.errors import Problem
 from shardsim.values.program import PipelineSchedule
 from shardsim.workload.schedules.dualpipe import dualpipe, dualpipev
 from shardsim.workload.schedules.interleaved import interleaved
-from shardsim.workload.schedules.plain import gpipe, one_forward_one_backward
+from shardsim.workload.schedules.plain import gpipe, one_forward_one_backward, paired_without_pipeline
 from shardsim.workload.schedules.vshape import v_half, v_min, zb_v
 from shardsim.workload.schedules.zero_bubble import zb_h1, zb_h2
 
 CountRule = Callable[[int, int, int], Iterator[Problem]]
 """Problems of (stages, micro-batches, group)."""
 
-_COUNT, _GROUP = "micro-batches a replica", "group"
+_COUNT, _GROUP, _PAIRED = "micro-batches a replica", "group", "overlap_experts"
 
 
 def _any_count(*_: int) -> Iterator[Problem]:
@@ -44,6 +45,10 @@ class Rule:
         Copies of the parameters that the ranks of a pipeline hold (-).
     counts : callable
         Problems of ``(stages, micro-batches, group)``, where stages are fit for the schedule.
+    paired : callable or None
+        As ``make``, forward and backward passes of the steady state running as pairs; None where they cannot.
+    paired_stages : int
+        The most stages on which they can (-); 0 for any number.
     """
 
     make: Callable[..., PipelineSchedule]
@@ -53,6 +58,8 @@ class Rule:
     splits_backward: bool = False
     copies: int = 1
     counts: CountRule = _any_count
+    paired: Callable[..., PipelineSchedule] | None = None
+    paired_stages: int = 0
 
 
 def _groups(stages: int, microbatches: int, group: int) -> Iterator[Problem]:
@@ -95,16 +102,17 @@ def _even_and_twice_the_stages(stages: int, microbatches: int, *_: int) -> Itera
 
 RULES: Mapping[str, Rule] = MappingProxyType({
     "gpipe": Rule(gpipe),
-    "1f1b": Rule(one_forward_one_backward),
-    "interleaved": Rule(interleaved, chunks=0, least_stages=2, counts=_groups),
+    "1f1b": Rule(one_forward_one_backward, paired=paired_without_pipeline, paired_stages=1),
+    "interleaved": Rule(interleaved, chunks=0, least_stages=2, counts=_groups,
+                        paired=partial(interleaved, paired=True)),
     "zb-h1": Rule(zb_h1, splits_backward=True),
     "zb-h2": Rule(zb_h2, splits_backward=True),
     "zb-v": Rule(zb_v, chunks=2, splits_backward=True),
     "v-half": Rule(v_half, chunks=2, splits_backward=True),
     "v-min": Rule(v_min, chunks=2, splits_backward=True),
     "dualpipe": Rule(dualpipe, chunks=2, least_stages=2, even_stages=True, splits_backward=True, copies=2,
-                     counts=_even_and_twice_the_stages),
-    "dualpipev": Rule(dualpipev, chunks=2, splits_backward=True, counts=_twice_the_stages),
+                     counts=_even_and_twice_the_stages, paired=dualpipe),
+    "dualpipev": Rule(dualpipev, chunks=2, splits_backward=True, counts=_twice_the_stages, paired=dualpipev),
 })  # fmt: skip
 """Each schedule that has a name."""
 
@@ -112,7 +120,9 @@ NAMES = tuple(RULES)
 """Names of the schedules that :func:`shardsim.workload.schedules.make_schedule` knows."""
 
 
-def schedule_problems(name: str, stages: int, microbatches: int, chunks: int = 1, group: int = 0) -> list[Problem]:
+def schedule_problems(
+    name: str, stages: int, microbatches: int, chunks: int = 1, group: int = 0, *, paired: bool = False
+) -> list[Problem]:
     """List everything that keeps a named schedule from being made.
 
     Parameters
@@ -120,11 +130,14 @@ def schedule_problems(name: str, stages: int, microbatches: int, chunks: int = 1
     name : str
     stages, microbatches, chunks, group : int
         p, m, v and N (-); a group of 0 is p of them.
+    paired : bool
+        Whether forward and backward passes of the steady state are to run as pairs.
 
     Returns
     -------
     list of Problem
-        Their ``where`` is ``schedule``, ``pp``, ``vpp``, ``group`` or ``micro-batches a replica``.
+        Their ``where`` is ``schedule``, ``pp``, ``vpp``, ``group``, ``overlap_experts`` or ``micro-batches a
+        replica``.
 
     Examples
     --------
@@ -149,6 +162,10 @@ def schedule_problems(name: str, stages: int, microbatches: int, chunks: int = 1
     if group and name != "interleaved":
         right = "0, or schedule interleaved" if stages > 1 else "0"
         problems.append(Problem(f"{name} runs no groups of micro-batches", _GROUP, right))
+    if paired and (rule.paired is None or 0 < rule.paired_stages < stages):
+        where = f" on {stages} pipeline stages" if stages > 1 else ""
+        ways = "schedule interleaved, dualpipe or dualpipev" if stages > 1 else "schedule 1f1b or dualpipev"
+        problems.append(Problem(f"{name}{where} runs no passes as pairs", _PAIRED, f"no, or {ways}"))
     if not any(problem.where == "pp" for problem in problems):
         problems.extend(rule.counts(stages, microbatches, group))
     return problems
