@@ -42,7 +42,6 @@ CASES: dict[str, dict[str, Any]] = {
     "states": {"model": "megatron-4.2b", "tp": 1, "pp": 1, "recompute": "full", "micro_batch": 1},
     "both": {"model": "megatron-4.2b", "tp": 1, "pp": 1, "micro_batch": 4, "gpus": 4},
     "hopeless": {"tp": 2, "micro_batch": 1, "gpus": 4, "global_batch": 4},
-    # Its time is not priced in this version.
     "experts": {
         "model": "mixtral-8x7b",
         "cluster": "dgx-h100",
@@ -74,7 +73,7 @@ def _changed(case: str, keys: dict[str, object]) -> RunRequest:
     nest: dict[str, Any] = {}
     for key, value in keys.items():
         section, _, name = key.partition(".")
-        nest = merged(nest, {section: {name: value}})
+        nest = merged(nest, {section: {name: value} if name else value})
     return request_from_mapping(merged(_keys(case), nest))
 
 
@@ -87,7 +86,7 @@ def test_every_change_makes_it_fit_on_as_many_gpus_with_the_same_batch(case: str
     assert not _memory_fits(_request(case))
     assert _advice(case).changes
     for change in _advice(case).changes:
-        run = resolve(_changed(case, dict(change.keys)), priced=case != "experts")
+        run = resolve(_changed(case, dict(change.keys)))
         assert change.memory == memory_of(run)
         assert change.memory.fits
         assert run.layout.gpus == _request(case).gpus
@@ -199,11 +198,19 @@ def test_advice_is_the_same_each_time_and_counts_what_was_looked_at() -> None:
     assert sum(counted) == again.tried > 0
 
 
-def test_experts_are_advised_by_memory_alone() -> None:
-    advice = _advice("experts")
+def test_what_has_no_price_is_advised_by_memory_alone() -> None:
+    """The dispatcher has no constants on this fabric."""
+    unpriced = {"cluster": "selene", "layout.dispatcher": "hybridep", "layout.ep": 2}
+    advice = cheapest_fit(_changed("experts", unpriced))
     assert advice.iteration_s is None
     assert all(change.iteration_s is None and change.slowdown is None for change in advice.changes)
-    assert any("layout.ep" in step.keys for step in steps(resolve(_request("experts"), priced=False)))
+    peaks = [change.memory.peak for change in advice.changes]
+    assert len(peaks) > 1
+    assert peaks == sorted(peaks)
+
+
+def test_experts_may_be_spread_over_more_ranks() -> None:
+    assert any("layout.ep" in step.keys for step in steps(resolve(_request("experts"))))
 
 
 def test_a_run_that_fits_needs_no_advice() -> None:
@@ -296,8 +303,16 @@ def test_a_schedule_of_ones_own_keeps_its_stages(tmp_path: Path) -> None:
 
 
 def test_experts_are_spread_over_as_many_ranks_as_there_are_experts() -> None:
-    run = resolve(_request("experts"), priced=False)
+    run = resolve(_request("experts"))
     assert {step.keys["layout.ep"] for step in steps(run) if step.kind == "ep"} == {2, 4, 8}
+
+
+def test_long_sequences_are_split_over_more_ranks_and_short_ones_are_not() -> None:
+    short, long = (resolve(_changed("experts", {"batch.seq": tokens})) for tokens in (8192, 65536))
+    assert [step.keys for step in steps(short) if step.kind == "cp"] == []
+    assert [step.keys["layout.cp"] for step in steps(long) if step.kind == "cp"] == [2, 4, 8]
+    found = cheapest_fit(_changed("experts", {"batch.seq": 65536, "layout.ep": 8, "layout.zero": 1}), most=100)
+    assert any("layout.cp" in change.keys for change in found.changes)
 
 
 @pytest.mark.parametrize(("zero", "expected"), [(3, {"layout.reshard": True}), (1, {"layout.zero": 3})])
@@ -310,12 +325,6 @@ def test_weights_that_stay_gathered_may_be_given_up(zero: int, expected: dict[st
 def test_weights_that_are_given_up_anyway_are_not_given_up_again() -> None:
     run = resolve(_changed("activations", {"layout.zero": 3, "layout.reshard": True}))
     assert not [step for step in steps(run) if "layout.reshard" in step.keys]
-
-
-def test_without_prices_the_least_memory_comes_first() -> None:
-    peaks = [change.memory.peak for change in _advice("experts").changes]
-    assert len(peaks) > 1
-    assert peaks == sorted(peaks)
 
 
 def test_what_a_change_warns_of_is_said_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ def test_measured_points_that_are_all_elsewhere_are_warned_about() -> None:
 
 def test_several_problems_of_a_study_are_listed_together() -> None:
     with pytest.raises(InputError) as caught:
-        scaling_study(request(), [4, 2], "cp", "sideways", models=["small"], baseline_flops=-1.0, evaluate=price)  # type: ignore[arg-type]
+        scaling_study(request(), [4, 2], "vpp", "sideways", models=["small"], baseline_flops=-1.0, evaluate=price)  # type: ignore[arg-type]
     assert [problem.where for problem in caught.value.problems] == ["gpus", "grow", "mode", "model", "baseline"]
 
 

@@ -13,6 +13,8 @@ from shardsim.workload.schedules import RULES
 
 _FACTORS = (0.5, 1, 2, 4)
 _UNITS = (2, 4)
+_SHARE = 8192
+"""Fewest tokens that are left to a rank where sequences are split over more of them (-)."""
 _MODULES = MappingProxyType({
     "core_attn": "the attention core",
     "layernorm": "norms",
@@ -70,6 +72,7 @@ def steps(run: TrainingRun) -> tuple[Step, ...]:
         _micro_batch,
         _schedule,
         _experts,
+        _context,
         _ends,
         _degrees,
         _full,
@@ -169,6 +172,14 @@ def _experts(run: TrainingRun) -> Iterator[Step]:
     for ep in _divisors(run.model.moe.experts):
         if ep > run.layout.ep:
             yield Step("ep", f"EP {ep}", {"layout.ep": ep})
+
+
+def _context(run: TrainingRun) -> Iterator[Step]:
+    """Sequences split over more ranks, while each has as many tokens as make one worth it."""
+    layout, tokens = run.layout, run.batch.seq_len
+    most = round(float(layout.gpus / (layout.tp * layout.pp)))
+    for cp in (cp for cp in _divisors(most) if cp > layout.cp and cp % layout.cp == 0 and tokens / cp >= _SHARE):
+        yield Step("cp", f"CP {cp}", {"layout.cp": cp})
 
 
 def _ends(run: TrainingRun) -> Iterator[Step]:

@@ -53,8 +53,9 @@ def scaling_study(
         not grow, data parallelism included. Its global batch belongs to its ``gpus``, or to the first of the list.
     gpus : sequence of int
         GPU counts (-), ascending.
-    grow : {"tp", "pp", "dp"}
-        Axis that takes the additional GPUs.
+    grow : {"tp", "pp", "dp", "cp", "ep"}
+        Axis that takes the additional GPUs. Expert parallelism lies within the other axes: data parallelism takes them,
+        and as many ranks hold the same experts as in the request, one where it does not say.
     mode : {"weak", "strong"}
         Weak: the global batch grows with the GPUs, unless ``models`` grow in its place. Strong: nothing grows.
     models : sequence of str, optional
@@ -124,8 +125,16 @@ def _fixed_degrees(request: RunRequest, grow: Grow) -> dict[str, int]:
     layout = request.layout
     degrees = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
     degrees["dp"] = layout.dp or max((request.gpus or 1) // math.prod(degrees.values()), 1)
-    del degrees[grow]
+    del degrees["dp" if grow == "ep" else grow]
     return degrees
+
+
+def _sharing_experts(request: RunRequest) -> int:
+    """Ranks of a pipeline stage for each place in its expert-parallel groups: parts of experts, and copies."""
+    layout, etp = request.layout, request.layout.etp or 1
+    if layout.ep == 1 or request.gpus is None:
+        return etp
+    return etp * max(request.gpus // (layout.pp * layout.ep * etp), 1)
 
 
 def _check(
@@ -140,8 +149,11 @@ def _check(
     if not gpus or any(n < 1 for n in gpus) or list(gpus) != sorted(set(gpus)):
         text = ",".join(str(n) for n in gpus)
         problems.append(Problem(f"{text!r} is not a list of GPU counts", "gpus", "ascending and positive: 1,2,4,8"))
-    if grow not in ("tp", "pp", "dp"):
-        problems.append(Problem(f"{grow!r} is not an axis that can grow", "grow", "tp, pp or dp"))
+    if grow not in ("tp", "pp", "dp", "cp", "ep"):
+        problems.append(Problem(f"{grow!r} is not an axis that can grow", "grow", "tp, pp, dp, cp or ep"))
+    if grow == "ep" and request.layout.etp is None and request.layout.tp > 1:
+        what = f"experts may be split over {request.layout.tp} tensor-parallel ranks or not"
+        problems.append(Problem(what, "layout.etp", f"give it: 1, or {request.layout.tp}"))
     if mode not in ("weak", "strong"):
         problems.append(Problem(f"{mode!r} is not a kind of scaling", "mode", "weak or strong"))
     if models is not None:
@@ -151,12 +163,11 @@ def _check(
             )
         if mode == "strong":
             problems.append(Problem("several models do not scale strongly", "model", "one model, or weak scaling"))
-        if grow == "dp":
-            problems.append(
-                Problem("several models do not go with a growing dp", "model", "one model, or grow tp or pp")
-            )
+        if grow in ("dp", "ep"):
+            right = "one model, or grow tp, pp or cp"
+            problems.append(Problem(f"several models do not go with a growing {grow}", "model", right))
     taken = request.layout.tp * request.layout.pp * request.layout.cp
-    if grow != "dp" and request.layout.dp is None and request.gpus is not None and request.gpus % taken:
+    if grow not in ("dp", "ep") and request.layout.dp is None and request.gpus is not None and request.gpus % taken:
         problems.append(
             Problem(
                 f"{request.gpus} GPUs are not a multiple of tp x pp x cp = {taken}",
@@ -184,7 +195,9 @@ def _plan(request: RunRequest, gpus: int, before: int, grow: Grow, mode: Mode, m
     run["gpus"] = gpus
     layout = run.setdefault("layout", {})
     layout.pop("dp", None)
-    if grow != "dp":
+    if grow == "ep":
+        layout["ep"] = gpus // (request.layout.pp * _sharing_experts(request))
+    elif grow != "dp":
         layout[grow] = gpus // others
     if mode == "weak" and model is None:
         sequences = request.batch.global_ * gpus
@@ -219,6 +232,7 @@ def _point(plan: _Plan, outcome: Priced | Refused, reference: float | None) -> S
         pp=outcome.pp,
         dp=outcome.dp,
         cp=outcome.cp,
+        ep=outcome.ep,
         vpp=outcome.vpp,
         global_batch=outcome.global_batch,
         micro_batch=outcome.micro_batch,

@@ -13,11 +13,14 @@ from typing import Literal
 
 from shardsim.values.num import Num, larger, where
 from shardsim.values.training import Batch, Framework, Layout, Mla, Model, Moe
-from shardsim.workload.parameters import is_expert_layer, mlp_projections
+from shardsim.workload.kinds import LayerKind, kinds_of, layer_kind
+from shardsim.workload.parameters import mlp_projections
 from shardsim.workload.quantization import kept_bytes
 from shardsim.workload.recompute import recomputed_layers
+from shardsim.workload.routing import load_of
 from shardsim.workload.shapes import Shapes, shapes
 from shardsim.workload.stages import ChunkContent
+from shardsim.workload.under_way import under_way_bytes
 
 _FP32 = 4
 _MASK = 1
@@ -38,12 +41,15 @@ class LayerActivations:
         What recomputation takes at the fullest moment of the backward pass beyond ``kept`` [bytes].
     input_working_set : Num
         The same of an input-gradient pass, whose layers leave ``weight_gradient`` [bytes].
+    under_way : Num
+        Tokens and keys on their way at the fullest moment of a pass [bytes].
     """
 
     kept: Num
     weight_gradient: Num
     working_set: Num
     input_working_set: Num = 0.0
+    under_way: Num = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class Kept:
 
 
 def layer_activations(
-    model: Model, layout: Layout, batch: Batch, framework: Framework, *, moe: bool = False
+    model: Model, layout: Layout, batch: Batch, framework: Framework, *, moe: bool = False, window: int = 0
 ) -> LayerActivations:
     """Count one layer.
 
@@ -81,6 +87,8 @@ def layer_activations(
         Fused attention keeps nothing of size s².
     moe : bool
         Whether it is a layer with experts.
+    window : int
+        Keys that its queries see (-); 0 for all.
 
     Returns
     -------
@@ -95,14 +103,15 @@ def layer_activations(
     sizes = shapes(model, layout, batch, framework)
     tensors = kept_tensors(model, layout, batch, framework, moe=moe)
     waiting = _weight_gradient(model, layout, sizes, framework, model.moe if moe else None)
+    under_way = under_way_bytes(model, layout, sizes, LayerKind(moe, window))
     if layout.recompute == "full":
-        return LayerActivations(_checkpoint(sizes), waiting, _total(tensors), _total(tensors))
+        return LayerActivations(_checkpoint(sizes), waiting, _total(tensors), _total(tensors), under_way)
     modules = layout.recompute_modules if layout.recompute == "selective" else ()
     dropped = [one for one in tensors if not set(one.modules).isdisjoint(modules)]
     attention, mlp = (_total(one for one in dropped if one.half == half) for half in ("attention", "mlp"))
     kept = [one for one in tensors if set(one.modules).isdisjoint(modules)]
     rebuilt = larger(attention, mlp)
-    return LayerActivations(_total(kept), waiting, rebuilt, rebuilt)
+    return LayerActivations(_total(kept), waiting, rebuilt, rebuilt, under_way)
 
 
 def chunk_activations(
@@ -118,7 +127,7 @@ def chunk_activations(
     batch : Batch
     framework : Framework
     content : ChunkContent
-        Which layers it holds tells which of them have experts.
+        Which layers it holds tells which of them have experts; modules of multi-token prediction follow them.
 
     Returns
     -------
@@ -126,9 +135,10 @@ def chunk_activations(
         Sums, but for the working sets: those of the layer, or unit of layers, at which most is there. Those behind it
         are freed by then, last first, but for what waits for weight gradients.
     """
-    kinds = [is_expert_layer(model, index) for index in range(content.first, content.first + content.layers)]
+    kinds = kinds_of(model, content)
     plain = layout if layout.recompute == "selective" else replace(layout, recompute="none")
-    each = {kind: layer_activations(model, plain, batch, framework, moe=kind) for kind in set(kinds)}
+    each = {kind: layer_activations(model, plain, batch, framework, **kind._asdict()) for kind in set(kinds)}
+    modules = [_prediction(model, layout, batch, framework)] * content.mtp
     repeated = recomputed_layers(layout, content.layers)
     unit = layout.recompute_layers if layout.recompute_method == "uniform" and layout.recompute_layers else 1
     units = [kinds[start : min(start + unit, repeated)] for start in range(0, repeated, unit)]
@@ -138,22 +148,43 @@ def chunk_activations(
     steps = [LayerActivations(checkpoint, _of_layers(one, waiting), _of_layers(one, kept)) for one in units]
     steps += [each[kind] for kind in kinds[repeated:]]
     freed: Num = 0.0 * checkpoint
-    left, working_set, input_working_set = freed, freed, freed
-    for step in reversed(steps):
+    left, working_set, input_working_set, under_way = freed, freed, freed, freed
+    for one in (*each.values(), *modules):
+        under_way = larger(under_way, one.under_way)
+    for step in (*modules, *reversed(steps)):
         working_set = larger(working_set, step.working_set - freed)
         input_working_set = larger(input_working_set, step.working_set - freed + left)
         freed, left = freed + step.kept, left + step.weight_gradient
     return LayerActivations(
-        kept=_of_layers(kinds[repeated:], kept) + len(units) * checkpoint,
-        weight_gradient=_of_layers(kinds, waiting),
+        kept=_of_layers(kinds[repeated:], kept) + len(units) * checkpoint + sum(one.kept for one in modules),
+        weight_gradient=_of_layers(kinds, waiting) + sum(one.weight_gradient for one in modules),
         working_set=working_set,
         input_working_set=input_working_set,
+        under_way=under_way,
     )
 
 
-def _of_layers(kinds: Sequence[bool], each: Mapping[bool, Num]) -> Num:
-    """Sum over layers, by whether they have experts."""
+def _of_layers(kinds: Sequence[LayerKind], each: Mapping[LayerKind, Num]) -> Num:
+    """Sum over layers, by their kind."""
     return sum((kinds.count(kind) * size for kind, size in each.items()), 0.0)
+
+
+def _prediction(model: Model, layout: Layout, batch: Batch, framework: Framework) -> LayerActivations:
+    """Count a module of multi-token prediction: two norms in front of a projection, a layer, and the head's norm.
+
+    Recomputed, it keeps what it joins, and rebuilds all of it (github NVIDIA/Megatron-LM,
+    megatron/core/transformer/multi_token_prediction.py, _checkpointed_forward).
+    """
+    sizes, kind = shapes(model, layout, batch, framework), layer_kind(model, model.layers - 1)
+    plain = layout if layout.recompute == "selective" else replace(layout, recompute="none")
+    layer = layer_activations(model, plain, batch, framework, **kind._asdict())
+    joined = 2 * sizes.local_hidden * sizes.element_bytes
+    inside = 2 * sizes.local_hidden * kept_bytes(sizes) + _checkpoint(sizes)  # of the projection, of the head's norm
+    waiting = layer.weight_gradient + 3 * sizes.local_hidden * kept_bytes(sizes)
+    if layout.recompute != "full":
+        return replace(layer, kept=layer.kept + joined + inside, weight_gradient=waiting)
+    rebuilt = layer.kept + inside
+    return LayerActivations(joined, waiting, rebuilt, rebuilt, layer.under_way)
 
 
 def activation_bytes_per_layer(model: Model, layout: Layout, batch: Batch, framework: Framework) -> Num:
@@ -213,12 +244,12 @@ def kept_tensors(
     tuple of Kept
     """
     sizes = shapes(model, layout, batch, framework)
-    attention = _heads(sizes) if model.mla is None else _latent(model.mla, sizes)
+    attention = _heads(model, sizes) if model.mla is None else _latent(model.mla, sizes)
     experts = model.moe if moe else None
     mlp = _mlp(model, sizes, framework) if experts is None else _experts(model, experts, layout, sizes, framework)
     # A norm in front of latent attention, or of experts, stands by itself in any case.
     alone = () if framework.fused_norms and model.mla is None else ("layernorm",)
-    return (*_around(sizes, framework, "attention", alone), *attention, *_core(model, sizes, framework), *mlp)
+    return (*_around(sizes, framework, "attention", alone), *attention, *_core(model, layout, sizes, framework), *mlp)
 
 
 def _around(
@@ -233,8 +264,13 @@ def _around(
     )
 
 
-def _heads(sizes: Shapes) -> tuple[Kept, ...]:
-    return (Kept("q, k, v", sizes.tokens * sizes.qkv * sizes.element_bytes, "attention"),)
+def _heads(model: Model, sizes: Shapes) -> tuple[Kept, ...]:
+    """Queries, keys and values; queries and keys before their norms as well, where they have some."""
+    whole = (Kept("q, k, v", sizes.tokens * sizes.qkv * sizes.element_bytes, "attention"),)
+    if not model.qk_norm:
+        return whole
+    before = sizes.tokens * (sizes.heads + sizes.kv_heads) * sizes.head_dim * sizes.element_bytes
+    return (*whole, Kept("q, k norm input", before, "attention"))
 
 
 def _latent(mla: Mla, sizes: Shapes) -> tuple[Kept, ...]:
@@ -248,17 +284,22 @@ def _latent(mla: Mla, sizes: Shapes) -> tuple[Kept, ...]:
     )
 
 
-def _core(model: Model, sizes: Shapes, framework: Framework) -> tuple[Kept, ...]:
+def _core(model: Model, layout: Layout, sizes: Shapes, framework: Framework) -> tuple[Kept, ...]:
     """What the attention core keeps for itself, and its output, which is the input of the projection."""
     e, linear = sizes.element_bytes, kept_bytes(sizes)
     context = sizes.tokens * _context(model, sizes)
+    if framework.attention_output_bytes and sizes.low_precision is not None and framework.attention != "unfused":
+        return (Kept("attention output", context * framework.attention_output_bytes, "attention"),)
     output = Kept("attention output", context * linear, "attention")
     if framework.attention == "unfused":
         element = 2 * e + _MASK if framework.dropout else e
         return (Kept("softmax", sizes.scores * element, "attention", ("core_attn",)), output)
     # A fused kernel keeps its output for itself; where that is no input of a linear layer any more, it is there twice.
-    own = Kept("attention output of the kernel", context * e, "attention", ("core_attn",))
-    return (own, output) if linear < e else (output,)
+    # So it is where heads are exchanged, or chunks of queries computed apart, before the output is put together (github
+    # NVIDIA/TransformerEngine, dot_product_attention/context_parallel.py: what its functions save for backward).
+    twice = linear < e or layout.cp_comm != "p2p"
+    own = context * e if linear < e else where(layout.cp > 1, context * e, 0.0 * context)
+    return (Kept("attention output of the kernel", own, "attention", ("core_attn",)), output) if twice else (output,)
 
 
 def _mlp(model: Model, sizes: Shapes, framework: Framework) -> tuple[Kept, ...]:
@@ -274,7 +315,8 @@ def _inner(
 ) -> tuple[Kept, ...]:
     """Inside an MLP: input of the activation, a separate activation's own output, input of the second product."""
     act = "moe_act" if name == "experts" else ""
-    up = rows * ffn * mlp_projections(model) * sizes.element_bytes
+    width = kept_bytes(sizes) if framework.narrow_activation_inputs else sizes.element_bytes
+    up = rows * ffn * mlp_projections(model) * width
     separate = model.activation == "swiglu" and not framework.fused_bias_activation
     twice = (Kept(f"{name} gate", rows * ffn * sizes.element_bytes, "mlp", modules),) if separate else ()
     product = Kept(f"{name} second input", rows * ffn * kept_bytes(sizes), "mlp", (act, *modules) if act else modules)
@@ -282,28 +324,32 @@ def _inner(
 
 
 def _experts(model: Model, moe: Moe, layout: Layout, sizes: Shapes, framework: Framework) -> tuple[Kept, ...]:
-    """Experts of a rank, each with its share of the rows, as under balanced routing."""
+    """Experts of the busiest rank, each with its share of the rows."""
     rows, ffn = expert_rows(moe, layout, sizes), moe.ffn / layout.etp
     scores = sizes.local_tokens * moe.experts * _FP32
     modules, width = ("shared_experts", "moe"), moe.shared_ffn / layout.tp
     shared = _inner("shared", sizes.tokens, width, model, sizes, framework, modules) if moe.shared_ffn else ()
+    # Rows are weighed in front of the second product: by the activation's kernel, or by one of their own.
+    apart = Kept("experts unweighed", rows * ffn * sizes.element_bytes, "mlp", ("moe_act", "moe"))
+    unweighed = () if framework.fused_bias_activation else (apart,)
     return (
         *_around(sizes, framework, "mlp", ("layernorm",)),
         Kept("router scores", 2 * scores, "mlp", ("moe",)),
         Kept("routed tokens", rows * model.hidden * kept_bytes(sizes), "mlp", ("moe",)),
         *_inner("experts", rows, ffn, model, sizes, framework, ("moe",)),
+        *unweighed,
         *shared,
     )
 
 
 def expert_rows(moe: Moe, layout: Layout, sizes: Shapes) -> Num:
-    """Rows that the experts of a rank work on: each token goes to ``top_k`` of them, and all ranks get as many.
+    """Rows that the experts of the busiest rank work on: each token goes to ``top_k`` experts.
 
     Parameters
     ----------
     moe : Moe
     layout : Layout
-        Ranks that share experts by tensor parallelism gather their rows.
+        Ranks that share experts by tensor parallelism gather their rows. Its imbalance and capacity.
     sizes : Shapes
 
     Returns
@@ -312,7 +358,8 @@ def expert_rows(moe: Moe, layout: Layout, sizes: Shapes) -> Num:
         (-).
     """
     # Without sequence parallelism, tokens that all tensor-parallel ranks hold are sent once.
-    return sizes.tokens * moe.top_k * layout.etp / layout.tp
+    load = load_of(moe, layout, sizes.tokens / layout.tp)
+    return sizes.tokens * moe.top_k * layout.etp / layout.tp * load.share * load.imbalance
 
 
 def _weight_gradient(model: Model, layout: Layout, sizes: Shapes, framework: Framework, moe: Moe | None) -> Num:

@@ -16,7 +16,8 @@ from shardsim.values.program import PipelineSchedule, passes_of
 from shardsim.values.training import Batch, Framework, Layout, Model
 from shardsim.workload.activations import chunk_activations
 from shardsim.workload.buffers import buffer_bytes, passing_bytes, stepping_bytes
-from shardsim.workload.parameters import held_parameters, is_expert_layer, linear_weights, padded_vocab
+from shardsim.workload.kinds import is_expert_layer
+from shardsim.workload.parameters import held_parameters, linear_weights, padded_vocab
 from shardsim.workload.quantization import weight_copies
 from shardsim.workload.shapes import element_bytes, shapes
 from shardsim.workload.stages import ChunkContent, chunk_contents
@@ -48,6 +49,9 @@ class ChunkAllocation:
     input_working_set : Num
         The same as ``working_set`` in the middle of an input-gradient pass, when the loss is over and later layers have
         left what their weight gradients need [bytes].
+    under_way : Num
+        Tokens and keys on their way at the fullest moment of a layer, forward or backward, when there is no loss yet,
+        or no more [bytes].
     """
 
     kept: Num = 0.0
@@ -57,6 +61,7 @@ class ChunkAllocation:
     logits: Num = 0.0
     gradients: Num = 0.0
     input_working_set: Num = 0.0
+    under_way: Num = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +169,12 @@ def chunk_allocation(
         kept = kept + sizes.local_hidden * _MASK
     if content.head:
         vocab = padded_vocab(model, framework, layout.tp) / layout.tp
-        loss, logits = sizes.tokens * vocab * _FP32, sizes.tokens * vocab * _logit_bytes(framework)
-        ends = 2 * sizes.local_hidden * sizes.element_bytes
+        # Each further token that is predicted has a loss of its own; the norm in front of the head is its module's.
+        losses = 1 + model.mtp
+        loss, logits = losses * sizes.tokens * vocab * _FP32, sizes.tokens * vocab * _logit_bytes(framework)
+        ends = (1 + losses) * sizes.local_hidden * sizes.element_bytes
         # The weight gradient of the head multiplies the norm's output by the gradient of the logits.
-        left = (sizes.local_hidden + sizes.tokens * vocab) * sizes.element_bytes
+        left = losses * (sizes.local_hidden + sizes.tokens * vocab) * sizes.element_bytes
         kept, waiting, rebuilt = kept + ends, waiting + left, rebuilt + left - ends
     apart = framework.backward_gradients == "pass" and framework.gradient_bytes != element_bytes(framework)
     held = held_parameters(model, layout, framework, content).total if apart else 0.0
@@ -179,6 +186,7 @@ def chunk_allocation(
         logits=logits,
         gradients=held * element_bytes(framework),
         input_working_set=rebuilt,
+        under_way=layers.under_way,
     )
 
 
@@ -194,7 +202,7 @@ def _stage(
 ) -> StageAllocation:
     held = stage_held(model, layout, framework, contents)
     states = stage_states(layout, framework, held, copies)
-    layers = sum(content.layers for content in contents)
+    layers = sum(content.layers + content.mtp for content in contents)
     narrow = _narrow_weights(model, layout, contents) * weight_copies(framework.low_precision)
     return StageAllocation(
         weights=states.weights + narrow,

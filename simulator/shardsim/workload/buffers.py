@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from shardsim.values.num import Num, larger, where
 from shardsim.values.training import Batch, Framework, Layout, Model
+from shardsim.workload.data_parallel import expert_shards
 from shardsim.workload.parameters import HeldParameters
 from shardsim.workload.pipeline import p2p_message
 from shardsim.workload.shapes import element_bytes, shapes
 from shardsim.workload.stages import ChunkContent
-from shardsim.workload.states import adds_up_whole, expert_shards, largest_units, split_parameters
+from shardsim.workload.states import adds_up_whole, largest_units, split_parameters
+from shardsim.workload.under_way import exchange_buffer_bytes
 
 
 def buffer_bytes(
@@ -38,10 +40,12 @@ def buffer_bytes(
     -------
     Num
         Workspaces of libraries; inputs gathered under sequence parallelism; a message to and one from another stage;
-        gradients in buckets, where these are copies; from ZeRO 2 on, the gradients of one unit before they are
-        scattered, or of a bucket where they are copied into one [bytes].
+        what a dispatcher registers for tokens on their way; gradients in buckets, where these are copies; from ZeRO 2
+        on, the gradients of one unit before they are scattered, or of a bucket where they are copied into one [bytes].
     """
     total: Num = framework.workspace_bytes
+    if model.moe is not None:
+        total = total + exchange_buffer_bytes(model, layout, shapes(model, layout, batch, framework))
     if layout.sp:
         total = total + framework.gather_buffers * shapes(model, layout, batch, framework).hidden_bytes
     if layout.pp > 1:

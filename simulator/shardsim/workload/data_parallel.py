@@ -11,7 +11,24 @@ from shardsim.workload.shapes import element_bytes
 _FP32 = 4
 
 
-def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) -> tuple[Collective, ...]:
+def expert_shards(layout: Layout) -> Num:
+    """Parts into which ZeRO splits the states of experts (-): ``ep`` x ``etp`` ranks hold others in place of ``tp``.
+
+    Parameters
+    ----------
+    layout : Layout
+
+    Returns
+    -------
+    Num
+        (-).
+    """
+    return layout.shards * layout.tp / (layout.ep * layout.etp)
+
+
+def gradient_reduction(
+    parameters: Num, layout: Layout, framework: Framework, *, experts: bool = False
+) -> tuple[Collective, ...]:
     """Sum gradients over data-parallel replicas.
 
     Parameters
@@ -22,11 +39,14 @@ def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) ->
         With ``zero`` of 1 and more each rank keeps its part of the sum: a reduce-scatter. Where it ``shard``s over some
         of the replicas, those that hold the same part add theirs afterwards.
     framework : Framework
+    experts : bool
+        Whether they are of experts, which other ranks hold the same of.
 
     Returns
     -------
     tuple of Collective
-        One after the other, over the axes ``dp`` (all that hold the same parameters), or ``shard`` and ``replica``.
+        One after the other, over the axes ``dp`` (all that hold the same parameters), or ``shard`` and ``replica``; of
+        experts ``edp``, or ``edp_shard`` and ``replica``.
 
     Notes
     -----
@@ -34,14 +54,23 @@ def gradient_reduction(parameters: Num, layout: Layout, framework: Framework) ->
     arXiv 2304.11277 §3.2.2 for hybrid sharding.
     """
     size = parameters * framework.gradient_bytes
+    what = "expert gradient" if experts else "gradient"
+    axis = _sharing_axis(layout, experts=experts)
     if layout.zero == 0:
-        return (Collective("gradient all-reduce", "all_reduce", "dp", size, "wgrad"),)
+        whole = "edp" if experts else "dp"
+        return (Collective(f"{what} all-reduce", "all_reduce", whole, size, "wgrad"),)
+    scatter = Collective(f"{what} scatter", "reduce_scatter", axis, size, "wgrad")
     if not layout.shard:
-        return (Collective("gradient scatter", "reduce_scatter", "dp", size, "wgrad"),)
-    return (
-        Collective("gradient scatter", "reduce_scatter", "shard", size, "wgrad"),
-        Collective("gradient all-reduce", "all_reduce", "replica", size / layout.shards, "wgrad"),
-    )
+        return (scatter,)
+    parts = expert_shards(layout) if experts else layout.shards
+    return (scatter, Collective(f"{what} all-reduce", "all_reduce", "replica", size / parts, "wgrad"))
+
+
+def _sharing_axis(layout: Layout, *, experts: bool) -> str:
+    """Axis over which ZeRO splits parameters, and so scatters and gathers them."""
+    if experts:
+        return "edp_shard" if layout.shard else "edp"
+    return "shard" if layout.shard else "dp"
 
 
 def gradient_packing(parameters: Num, framework: Framework, tensors: Num = 1) -> Elementwise:
@@ -93,7 +122,7 @@ def gradient_unpacking(parameters: Num, framework: Framework, tensors: Num = 1) 
     return (Elementwise("unpack gradients", "add", size, kernels=tensors, role="wgrad"),)
 
 
-def parameter_gather(parameters: Num, layout: Layout, framework: Framework) -> Collective:
+def parameter_gather(parameters: Num, layout: Layout, framework: Framework, *, experts: bool = False) -> Collective:
     """Gather parameters of which each rank has one part.
 
     Parameters
@@ -102,14 +131,18 @@ def parameter_gather(parameters: Num, layout: Layout, framework: Framework) -> C
         What is gathered (-).
     layout : Layout
     framework : Framework
+    experts : bool
+        Whether they are of experts.
 
     Returns
     -------
     Collective
-        Over the axis ``dp``, or ``shard`` where ZeRO splits over some of the replicas.
+        Over the axis ``dp``, or ``shard`` where ZeRO splits over some of the replicas; of experts ``edp`` or
+        ``edp_shard``.
     """
-    axis = "shard" if layout.shard else "dp"
-    return Collective("parameter gather", "all_gather", axis, parameters * element_bytes(framework))
+    name = "expert parameter gather" if experts else "parameter gather"
+    axis = _sharing_axis(layout, experts=experts)
+    return Collective(name, "all_gather", axis, parameters * element_bytes(framework))
 
 
 def gathered_copy(parameters: Num, framework: Framework) -> Elementwise:
@@ -185,17 +218,21 @@ def embedding_gradient_reduction(model: Model, layout: Layout, framework: Framew
     return Collective("tied embedding all-reduce", "all_reduce", "embedding", size, "wgrad")
 
 
-def copy_reduction(parameters: Num, layout: Layout, framework: Framework) -> tuple[Collective, Collective | None]:
+def copy_reduction(
+    parameters: Num, layout: Layout, framework: Framework, experts: Num = 0.0
+) -> tuple[Collective, Collective | None]:
     """Sum gradients over the two stages of a pipeline that hold the same layers, and share what was updated.
 
     Parameters
     ----------
     parameters : Num
-        Parameters that this rank holds (-).
+        Parameters that this rank holds (-), without experts.
     layout : Layout
         With ``zero`` of 1 and more, data-parallel reduction has left each rank a part, of which either stage updates
         half. Assumed: no publication says how ZeRO and two copies go together.
     framework : Framework
+    experts : Num
+        Parameters of experts that this rank holds (-).
 
     Returns
     -------
@@ -205,9 +242,9 @@ def copy_reduction(parameters: Num, layout: Layout, framework: Framework) -> tup
         Of the halves, after the optimizer; None without ZeRO.
     """
     if layout.zero == 0:
-        size = parameters * framework.gradient_bytes
+        size = (parameters + experts) * framework.gradient_bytes
         return Collective("sum of copies", "all_reduce", "copies", size, "wgrad"), None
-    part = parameters / layout.shards
+    part = parameters / layout.shards + experts / expert_shards(layout)
     return (
         Collective("sum of copies", "reduce_scatter", "copies", part * framework.gradient_bytes, "wgrad"),
         Collective("gather of copies", "all_gather", "copies", part * element_bytes(framework)),
@@ -288,26 +325,30 @@ def optimizer_passes(framework: Framework) -> int:
 
 
 def optimizer_step(
-    parameters: Num, layout: Layout, framework: Framework, tensors: Num = 1, copies: int = 1
+    parameters: Num, layout: Layout, framework: Framework, tensors: Num = 1, copies: int = 1, experts: Num = 0.0
 ) -> OptimizerStep:
     """Everything from summed gradients to updated weights, on one rank.
 
     Parameters
     ----------
     parameters : Num
-        Parameters that this rank holds (-); with ``zero`` of 1 and more it updates its part of them.
+        Parameters that this rank holds (-), without experts; with ``zero`` of 1 and more it updates its part of them.
     layout : Layout
     framework : Framework
     tensors : Num
         Tensors that hold them (-): launches of each pass where the optimizer is not fused.
     copies : int
         Copies of the parameters that a pipeline holds (-), over which ZeRO splits as well.
+    experts : Num
+        Parameters of experts that this rank holds (-).
 
     Returns
     -------
     OptimizerStep
     """
-    updated = parameters / (layout.shards * copies) if layout.zero > 0 else parameters
+    updated = parameters + experts
+    if layout.zero > 0:
+        updated = parameters / (layout.shards * copies) + experts / (expert_shards(layout) * copies)
     launches = 1 if framework.fused_optimizer else tensors
     return OptimizerStep(
         "optimizer step",

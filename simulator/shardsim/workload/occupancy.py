@@ -207,15 +207,21 @@ def _distinct(order: tuple[Item, ...], chunks: int) -> tuple[Moment, ...]:
 
 def _beside(one: Pass, chunk: ChunkAllocation) -> dict[str, float]:
     """What a pass needs beside what it keeps, at its fullest point: beginning, end, or where it rebuilds most."""
+    way, over = float(chunk.under_way), {"logits": -float(chunk.loss)}
     if one.kind == "F":
-        return {"logits": float(chunk.logits)}
+        return max({"logits": float(chunk.logits)}, {"activations": way, **over}, key=_extra)
     if one.kind == "W":
         return {}
     left = chunk.weight_gradient if one.kind == "I" else 0.0
     end = {"activations": float(left - chunk.kept), "logits": -float(chunk.loss), "gradients": float(chunk.gradients)}
     start = {"activations": float(chunk.working_set)}
-    middle = {"activations": float(chunk.input_working_set), "logits": -float(chunk.loss)} if one.kind == "I" else start
-    return max(start, end, middle, key=lambda extra: sum(extra.values()))
+    rebuilt = chunk.input_working_set if one.kind == "I" else chunk.working_set
+    middle = {"activations": float(rebuilt) + way, **over}
+    return max(start, end, middle, key=_extra)
+
+
+def _extra(items: Mapping[str, float]) -> float:
+    return sum(items.values())
 
 
 def _sum(counts: Sequence[int], sizes: Sequence[Num]) -> float:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from shardsim.values.num import Num, larger, where
 from shardsim.values.training import Framework, Layout, Model
-from shardsim.workload.data_parallel import scatters_every_microbatch
+from shardsim.workload.data_parallel import expert_shards, scatters_every_microbatch
+from shardsim.workload.kinds import is_expert_layer
 from shardsim.workload.parameters import (
     HeldParameters,
     held_parameters,
-    is_expert_layer,
     mlp_projections,
     table_parameters,
 )
@@ -105,21 +105,6 @@ def state_bytes(framework: Framework, layout: Layout, shards: Num | None = None)
     return partitioned_state(weight, gradient, optimizer, layout.shards if shards is None else shards, layout.zero)
 
 
-def expert_shards(layout: Layout) -> Num:
-    """Parts into which ZeRO splits the states of experts (-): ``ep`` x ``etp`` ranks hold others in place of ``tp``.
-
-    Parameters
-    ----------
-    layout : Layout
-
-    Returns
-    -------
-    Num
-        (-).
-    """
-    return layout.shards * layout.tp / (layout.ep * layout.etp)
-
-
 def stage_held(model: Model, layout: Layout, framework: Framework, contents: Iterable[ChunkContent]) -> HeldParameters:
     """Count the parameters of all chunks of one rank.
 
@@ -134,7 +119,8 @@ def stage_held(model: Model, layout: Layout, framework: Framework, contents: Ite
     Returns
     -------
     HeldParameters
-        A tied table that both ends of the rank use is there once.
+        A tied table that both ends of the rank use is there once. Modules of multi-token prediction on a rank without
+        the embedding have a copy of it (github NVIDIA/Megatron-LM, megatron/core/models/gpt/gpt_model.py, mtp_process).
     """
     contents = tuple(contents)
     shared: Num = 0.0
@@ -143,11 +129,32 @@ def stage_held(model: Model, layout: Layout, framework: Framework, contents: Ite
         held = held_parameters(model, layout, framework, content)
         shared, expert = shared + held.shared, expert + held.expert
     both = any(one.embedding for one in contents) and any(one.head for one in contents)
+    table = table_parameters(model, layout, framework)
     if model.tied_embeddings and both:
         # Within a pipeline of several stages the head counts a table of its own.
-        table = table_parameters(model, layout, framework)
         shared = shared - where(layout.pp > 1, table, table * 0.0)
+    if copies_table(model, contents):
+        shared = shared + table
     return HeldParameters(shared, expert)
+
+
+def copies_table(model: Model, contents: Iterable[ChunkContent]) -> bool:
+    """Tell whether a rank has a copy of the embedding for modules of multi-token prediction alone.
+
+    Parameters
+    ----------
+    model : Model
+    contents : iterable of ChunkContent
+        Those of the rank.
+
+    Returns
+    -------
+    bool
+        Neither where the embedding itself is there, nor a tied head.
+    """
+    contents = tuple(contents)
+    there = any(one.embedding or (one.head and model.tied_embeddings) for one in contents)
+    return any(one.mtp for one in contents) and not there
 
 
 def stage_states(layout: Layout, framework: Framework, held: HeldParameters, copies: int = 1) -> StateBytes:

@@ -22,7 +22,7 @@ def check(
     precision: str = "",
     priced: bool = True,
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Check one layout against the rules of its framework, and against what this version can price.
+    """Check one layout against the rules of its framework, and whether an engine can walk through its passes.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def check(
     precision : str
         Data type of the matrix products; the framework's usual one when empty.
     priced : bool
-        Whether to refuse, too, what has no price in this version.
+        Whether to refuse, too, iterations of too many passes to be priced in time.
 
     Returns
     -------
@@ -57,5 +57,5 @@ def check(
         problems += limits.stages(model, layout, facts, framework)
     problems += [*limits.schedule(layout, facts), *limits.axes(layout)]
     if priced:
-        problems += [*limits.passes(layout, facts), *limits.prices(model, layout)]
+        problems += limits.passes(layout, facts)
     return tuple(problems), tuple(warning.what for warning in found.warnings)

@@ -1,4 +1,4 @@
-"""What holds for any layout here, whatever the framework: counts, orders, schedules, and what has a price."""
+"""What holds for any layout here, whatever the framework: counts, orders, schedules, and how many passes are walked."""
 
 from __future__ import annotations
 
@@ -69,10 +69,14 @@ def schedule(layout: Layout, facts: Mapping[str, Fact]) -> Iterator[Problem]:
             what = f"the schedule holds {layout.custom.chunks} chunks a stage, not {vpp}"
             yield Problem(what, "layout.vpp", str(layout.custom.chunks))
         return
-    yield from named_schedule(layout.schedule, pp, vpp, held if isinstance(held, int) else None, layout.group)
+    yield from named_schedule(
+        layout.schedule, pp, vpp, held if isinstance(held, int) else None, layout.group, paired=layout.overlap_experts
+    )
 
 
-def named_schedule(name: str, pp: int, vpp: int, microbatches: int | None, group: int = 0) -> Iterator[Problem]:
+def named_schedule(
+    name: str, pp: int, vpp: int, microbatches: int | None, group: int = 0, *, paired: bool = False
+) -> Iterator[Problem]:
     """As :func:`shardsim.workload.schedules.schedule_problems`, in the keys of a run file.
 
     Parameters
@@ -82,10 +86,13 @@ def named_schedule(name: str, pp: int, vpp: int, microbatches: int | None, group
         (-).
     microbatches : int or None
         Of a replica (-); None where they are not known, so that nothing is said about them.
+    paired : bool
+        Whether passes run as pairs (``overlap_experts``).
     """
     # Whole groups, at least two for each stage, and even: a number of micro-batches that every schedule takes.
     many = 4 * max(pp, 1) * max(group, 1)
-    for problem in schedule_problems(name, pp, many if microbatches is None else microbatches, vpp, group):
+    count = many if microbatches is None else microbatches
+    for problem in schedule_problems(name, pp, count, vpp, group, paired=paired):
         if problem.where == "micro-batches a replica":
             yield Problem(problem.what, "batch.global", f"micro-batches a replica: {problem.right}")
         else:
@@ -98,18 +105,3 @@ def passes(layout: Layout, facts: Mapping[str, Fact]) -> Iterator[Problem]:
     if isinstance(held, int) and 2 * held * int(layout.pp) * int(layout.vpp) > MOST_PASSES:
         what = f"{held:,} micro-batches a replica make more than {MOST_PASSES:,} passes, too many to walk through"
         yield Problem(what, "batch.global", "a smaller global batch, or a larger micro-batch")
-
-
-def prices(model: Model, layout: Layout) -> Iterator[Problem]:
-    """What is valid and cannot be priced in time by this version."""
-    if layout.cp > 1:
-        yield Problem(f"context parallelism (cp {layout.cp:g}) is not priced by this version", "layout.cp", "1")
-    if layout.ep > 1:
-        yield Problem(f"expert parallelism (ep {layout.ep:g}) is not priced by this version", "layout.ep", "1")
-    if model.moe is not None:
-        yield Problem("a mixture of experts is not priced by this version", "model", "a dense model")
-    elif layout.etp > 1:
-        what = f"expert tensor parallelism (etp {layout.etp:g}) is not priced by this version"
-        yield Problem(what, "layout.etp", "1")
-    if model.mla is not None:
-        yield Problem("latent attention is not priced by this version", "model", "a model with grouped or plain heads")
