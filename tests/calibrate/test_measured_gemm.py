@@ -62,6 +62,6 @@ def test_expert_layers_are_balanced_16_bit_rows_of_one_rank(tmp_path):
         )
     ]  # fmt: skip
     write(tmp_path / "x100/moe/lib/1.0", *rows, name="moe_perf.csv", header=MOE)
-    table = moe_table("x100/lib/1.0", "cut", tmp_path)
+    table = moe_table("x100/lib/1.0", ["cut"], tmp_path)
     assert len(table) == 1
     assert (table.inter[0], table.experts[0], table.rows[0]) == (7168.0, 2.0, 256.0)

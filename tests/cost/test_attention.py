@@ -39,7 +39,43 @@ def test_tiles_have_the_blocks_that_a_mask_leaves(seq, window):
     seen = (key <= query) & ((query - key < window) | (window == 0))
     edges = range(0, seq, BLOCK)
     blocks = [[seen[q : q + BLOCK, k : k + BLOCK].any() for k in edges] for q in edges]
-    assert tile_lengths(seq, causal=True, window=window) == (max(map(sum, blocks)), sum(map(sum, blocks)))
+    assert tile_lengths(len(edges), len(edges), causal=True, window=window) == (
+        max(map(sum, blocks)),
+        sum(map(sum, blocks)),
+    )
+
+
+@given(st.integers(1, 12), st.integers(0, 12), st.integers(0, 2000))
+def test_chunks_of_queries_have_the_blocks_of_their_rows(rows, before, window):
+    columns = rows + before
+    query, key = np.arange(before * BLOCK, columns * BLOCK)[:, None], np.arange(columns * BLOCK)[None, :]
+    seen = (key <= query) & ((query - key < window) | (window == 0))
+    blocks = [
+        seen[q : q + BLOCK].any(axis=0).reshape(columns, BLOCK).any(axis=1).sum() for q in range(0, rows * BLOCK, BLOCK)
+    ]
+    assert tile_lengths(rows, columns, causal=True, window=window) == (max(blocks), sum(blocks))
+
+
+def test_queries_in_two_chunks_take_the_scores_of_one():
+    core = Attention("core", 2, 8, 2, 4096, 128, causal=True, window=1000)
+    first, second = replace(core, seq=2048, keys=2048), replace(core, seq=2048, keys=4096)
+    assert first.scores + second.scores == core.scores
+    assert replace(core, window=0).scores == 16 * 4096**2 / 2
+    assert replace(second, window=0).bytes_moved == 2 * (2048 * 8 + 4096 * 2) * 256 * 2
+
+
+def test_a_block_of_a_ring_takes_as_long_as_its_tiles():
+    block = replace(Attention("core", 1, 100, 100, 1024, 128, causal=False), keys=512)
+    product, traffic = 2 * 128**3 / (0.6 * 3e12), 1536 * 100 * 256 * 2 / 4e12
+    assert seconds(block) == pytest.approx(5e-6 + 32 * 2 * product + 8e-6 + 0.5 * (4 * 2 * product + 1e-6) + traffic)
+    slower = product * 0.6 / 0.5  # backward, a tile is a column: 4 of 8 blocks
+    backwards = 5e-6 + 32 * 5 * slower + 4e-6 + 0.5 * (8 * 5 * slower + 1e-6) + 2 * traffic
+    assert seconds(backward(block)) == pytest.approx(backwards)
+
+
+def test_a_step_that_only_other_layouts_take_costs_nothing():
+    some = Attention("core", np.array([1.0, 0.0]), 100, 100, 1024, 128, causal=False)
+    assert list(seconds(some)) == [seconds(replace(some, batch=1.0)), 0.0]
 
 
 def test_a_long_kernel_takes_its_blocks_at_the_rate_of_all_multiprocessors_its_tail_and_its_traffic():

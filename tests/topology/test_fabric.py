@@ -140,7 +140,7 @@ def test_a_path_to_itself_has_no_edges():
 def test_the_worked_example_crosses_the_links_that_its_axes_say():
     layout = Layout(tp=4, pp=2, dp=4)
     graph = build_fabric(load_cluster("nvlink300-ib100"), nodes=4)
-    assert coordinates(16, layout) == {"tp": 0, "cp": 0, "dp": 0, "pp": 1, "ep": 0}
+    assert coordinates(16, layout) == {"tp": 0, "cp": 0, "dp": 0, "pp": 1, "etp": 0, "ep": 0, "edp": 0}
     assert set(path(graph, 0, 3).links) == {"nvlink"}  # TP
     assert set(path(graph, 0, 4).links) == {"nvlink"}  # DP inside the node
     assert set(path(graph, 4, 8).links) == {"pcie", "nic", "leaf"}  # DP to the next node, from rail 4 to rail 0

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from dataclasses import fields, replace
+from math import prod
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardsim.schema.hardware import load_cluster
-from shardsim.topology.placement import coordinates, domain_of, leaf_of, node_of
+from shardsim.topology.placement import GroupAxis, coordinates, domain_of, leaf_of, node_of
 from shardsim.topology.shape import group_shape, pipeline_hop
 from shardsim.values.hardware import GroupShape
 from shardsim.values.training import Layout
@@ -17,22 +19,27 @@ from shardsim.values.training import Layout
 DGX_2H = load_cluster("dgx-2h")
 DGX_A100 = load_cluster("dgx-a100")
 NVL72 = load_cluster("gb200-nvl72")
-AXES = ("tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model")
+AXES = get_args(GroupAxis)
 
 
 def members_by_key(axis, layout):
     """Group ranks by the coordinates that a group shares: an independent reading of what each axis means."""
     free = {"dp_cp": {"dp", "cp"}, "model": {"tp", "pp"}, "embedding": {"pp"}}.get(axis, {axis})
-    found = {}
+    found, places = {}, Counter()
     for rank in range(layout.gpus):
         at = coordinates(rank, layout)
+        place = places[at["pp"]]  # among the ranks of its stage
+        places[at["pp"]] += 1
         if axis == "embedding" and at["pp"] not in (0, layout.pp - 1):
             continue
         shared = tuple(at[name] for name in ("tp", "cp", "dp", "pp") if name not in free)
-        if axis == "ep":
-            shared = (at["tp"], at["cp"], at["dp"] // layout.ep, at["pp"])
-        if axis == "edp":
-            shared = (at["tp"], at["cp"], at["dp"] % layout.ep, at["pp"])
+        if axis in ("etp", "ep", "edp"):
+            within = (place % layout.etp, place // layout.etp % layout.ep, place // (layout.etp * layout.ep))
+            shared = (*(d for name, d in zip(("etp", "ep", "edp"), within, strict=True) if name != axis), at["pp"])
+        if axis == "cp_inner":
+            shared = (at["tp"], at["cp"] // layout.cp_inner, at["dp"], at["pp"])
+        if axis == "cp_outer":
+            shared = (at["tp"], at["cp"] % layout.cp_inner, at["dp"], at["pp"])
         if axis == "shard":
             shared = (at["tp"], at["dp"] // (layout.shard or layout.dp), at["pp"])
         if axis == "replica":
@@ -65,12 +72,23 @@ orders = st.permutations(["tp", "cp", "dp", "pp"]).map(tuple) | st.just(("tp", "
 
 
 @st.composite
-def layouts(draw, most_gpus=1500):
-    tp, cp, ep, pp = draw(degree), draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2, 3, 4, 8])), draw(degree)
-    most = max(1, most_gpus // (tp * cp * ep * pp))
-    dp = ep * draw(st.integers(1, min(most, 40)))
-    shard = draw(st.sampled_from([n for n in range(1, dp + 1) if dp % n == 0]) | st.just(0))
-    return Layout(tp=tp, cp=cp, ep=ep, pp=pp, dp=dp, order=draw(orders), shard=shard)
+def layouts(draw, most_gpus=1500, order=orders):
+    tp, cp, pp = draw(degree), draw(st.integers(1, 6)), draw(degree)
+    dp = draw(st.integers(1, max(1, min(most_gpus // (tp * cp * pp), 120))))
+    order = draw(order)
+    # Groups of experts that tile a stage lie within its ranks that are faster than the pipeline's, or take them all.
+    sizes = {"tp": tp, "cp": cp, "dp": dp}
+    faster = prod(sizes[axis] for axis in order[: order.index("pp")])
+    fitting = [n for n in divisors(tp * cp * dp) if faster % n == 0 or n % faster == 0]
+    block = draw(st.sampled_from(fitting))
+    etp = draw(st.sampled_from([n for n in fitting if block % n == 0]))
+    shard, inner = draw(st.sampled_from([0, *divisors(dp)])), draw(st.sampled_from(divisors(cp)))
+    degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": block // etp, "etp": etp}
+    return Layout(**degrees, order=order, shard=shard, cp_inner=inner)
+
+
+def divisors(number):
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 @st.composite
@@ -92,12 +110,17 @@ def test_closed_form_equals_counting(cluster, layout, axis):
 
 
 @settings(max_examples=60, deadline=None)
-@given(clusters(), st.lists(layouts(), min_size=1, max_size=30), st.sampled_from(AXES))
+@given(
+    clusters(),
+    orders.flatmap(lambda order: st.lists(layouts(order=st.just(order)), min_size=1, max_size=30)),
+    st.sampled_from(AXES),
+)
 def test_many_layouts_at_once_equal_one_by_one(cluster, several, axis):
-    shard = min(several[0].shard, 1)  # the only one that divides every dp
-    several = [replace(one, order=several[0].order, shard=shard) for one in several]
-    degrees = {d: np.array([getattr(one, d) for one in several], float) for d in ("tp", "cp", "ep", "dp", "pp")}
-    together = group_shape(cluster, Layout(**degrees, order=several[0].order, shard=shard), axis)
+    shared = {"shard": min(several[0].shard, 1), "cp_inner": 1}  # the only ones that divide every degree
+    several = [replace(one, **shared) for one in several]
+    names = ("tp", "cp", "ep", "etp", "dp", "pp")
+    degrees = {name: np.array([getattr(one, name) for one in several], float) for name in names}
+    together = group_shape(cluster, Layout(**degrees, order=several[0].order, **shared), axis)
     apart = [group_shape(cluster, one, axis) for one in several]
     for field in fields(GroupShape):
         assert getattr(together, field.name).tolist() == [getattr(one, field.name) for one in apart]

@@ -245,9 +245,10 @@ def fit_recipe(
         grouped = None
         if dtype == "bf16":
             overhead = own.constants["gemm_overhead"]
-            if recipe.moe is not None:
-                found = fit_grouped(moe_table(recipe.moe, recipe.moe_kernel, tables), own.constants, device)
-                grouped = (found.constants, Provenance("fitted", "moe", found.median_error, found.points))
+        layers = None if recipe.moe is None else moe_table(recipe.moe, recipe.moe_kernels, tables, dtype)
+        if layers is not None and len(layers):
+            found = fit_grouped(layers, own.constants, device, dtype)
+            grouped = (found.constants, Provenance("fitted", "moe", found.median_error, found.points))
         fit_ = ProductFit(
             own.constants, note, share, Provenance("measured", source, None, count), own.residual, grouped
         )

@@ -72,16 +72,17 @@ def mean_of(tables: Sequence[GemmTable]) -> GemmTable:
     return GemmTable(m, n, k, seconds)
 
 
-def moe_table(name: str, kernel: str, folder: Path | None = None) -> MoeTable:
-    """Read the balanced, 16-bit rows of a table of expert layers.
+def moe_table(name: str, kernels: Sequence[str], folder: Path | None = None, data_type: str = "bf16") -> MoeTable:
+    """Read the balanced rows of one data type from a table of expert layers.
 
     Parameters
     ----------
     name : str
         Device, framework and version.
-    kernel : str
-        The kernel source that counts.
+    kernels : sequence of str
+        The kernel sources that count.
     folder : Path or None
+    data_type : str
 
     Returns
     -------
@@ -94,9 +95,9 @@ def moe_table(name: str, kernel: str, folder: Path | None = None) -> MoeTable:
     """
     table = _table("moe", MOE_COLUMNS, name, folder)
     rows = table[
-        (table["moe_dtype"] == "bfloat16")
+        (table["moe_dtype"].map(DATA_TYPES) == data_type)
         & (table["distribution"] == "balanced")
-        & (table["kernel_source"] == kernel)
+        & table["kernel_source"].isin(kernels)
         & (table["latency"] > 0)
     ]
     column = {key: rows[key].to_numpy(dtype=np.float64) for key in MOE_COLUMNS[1:8]}

@@ -117,39 +117,49 @@ def tiled_attention_seconds(
     products = keys + values if attention.role == "forward" else 3.0 * keys + 2.0 * values
     rate = efficiency_at(width, constants.efficiency) * peak / multiprocessors
     block = 2.0 * BLOCK * BLOCK * products / rate
-    longest, blocks = tile_lengths(attention.seq, causal=attention.causal, window=attention.window)
-    tiles = _ceil(attention.seq / BLOCK)
+    rows, columns = _ceil(attention.seq / BLOCK), _ceil(attention.key_count / BLOCK)
+    longest, blocks = tile_lengths(rows, columns, causal=attention.causal, window=attention.window)
+    tiles = rows
+    if attention.role != "forward":
+        tiles, longest = columns, smaller(longest, rows) if attention.causal else rows
     copies = attention.batch * attention.heads / multiprocessors
     last = longest * block + constants.tile
     busy = copies * (blocks * block + tiles * constants.tile) + constants.tail * last
     memory = attention.bytes_moved / (constants.memory_efficiency * bandwidth)
-    return constants.overhead + larger(busy, last) + memory
+    # Layouts that share an array differ in their kernels: one without sequences takes no time.
+    return where(attention.batch > 0, constants.overhead + larger(busy, last) + memory, 0.0)
 
 
-def tile_lengths(seq: Num, *, causal: bool, window: Num) -> tuple[Num, Num]:
-    """Blocks of the longest tile, and of all tiles of a head (-).
+def tile_lengths(rows: Num, columns: Num, *, causal: bool, window: Num) -> tuple[Num, Num]:
+    """Blocks of the longest row, and of all rows of a head (-).
 
     Parameters
     ----------
-    seq : Num
-        Tokens (-).
+    rows, columns : Num
+        Blocks of queries and of keys (-).
     causal : bool
-        Whether keys after the query are left out.
+        Whether keys after the query are left out; the queries are the last of the keys.
     window : Num
         Keys that a query sees, itself among them (-); 0 for all.
 
     Examples
     --------
-    >>> tile_lengths(1024, causal=True, window=0)
+    >>> tile_lengths(8.0, 8.0, causal=True, window=0)
     (8.0, 36.0)
-    >>> tile_lengths(1024, causal=True, window=128)
+    >>> tile_lengths(8.0, 8.0, causal=True, window=128)
     (2.0, 15.0)
+    >>> tile_lengths(2.0, 8.0, causal=True, window=0)
+    (8.0, 15.0)
     """
-    tiles = _ceil(seq / BLOCK)
     if not causal:
-        return tiles, tiles * tiles
-    longest = smaller(tiles, where(window > 0, _ceil((window - 1) / BLOCK) + 1.0, tiles))
-    return longest, tiles * longest - longest * (longest - 1.0) / 2.0
+        return columns, rows * columns
+    longest = smaller(columns, where(window > 0, _ceil((window - 1) / BLOCK) + 1.0, columns))
+
+    def until(row: Num) -> Num:
+        full = smaller(row, longest)
+        return row * full - full * (full - 1.0) / 2.0
+
+    return longest, until(columns) - until(columns - rows)
 
 
 def padded(head_dim: int, head_dims: tuple[int, ...]) -> int:

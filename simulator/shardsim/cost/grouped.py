@@ -1,13 +1,13 @@
-"""Seconds of grouped matrix products: the experts of one rank in one kernel, each with the rows routed to it."""
+"""Seconds of the products of a rank's experts, each with the rows routed to it: in one kernel, or one after another."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from shardsim.cost.gemm import Regime, gemm_seconds
+from shardsim.cost.gemm import PEAK_OF, Regime, gemm_seconds
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import GroupedConstants, KernelConstants
-from shardsim.values.num import Num
+from shardsim.values.num import Num, larger
 from shardsim.values.operators import Gemm
 
 AS_ONE = GroupedConstants(1.0, 0.0)
@@ -20,21 +20,19 @@ def grouped_gemm_seconds(
     constants: KernelConstants,
     precision: str,
     *,
-    imbalance: Num = 1.0,
     regime: Regime = "sustained",
 ) -> Num:
-    """Time of a grouped product.
+    """Time of the products of experts: of a grouped one, or of plain ones in ``kernels`` of their own.
 
     Parameters
     ----------
     gemm : Gemm
-        Of one expert: m is the mean number of rows of an expert, batch the experts of the rank.
+        Of one expert: m (k for a weight gradient) is the mean number of rows of an expert, batch the experts of the
+        rank. Its ``imbalance`` is that of the busiest rank, for which the others wait; within the rank only the sum
+        counts, since the tiles of all experts share the device.
     device : Device
     constants : KernelConstants
     precision : str
-    imbalance : Num
-        Rows of the busiest rank over the mean of all ranks (-): the others wait for it. Within the rank only the sum
-        counts, since the tiles of all experts share the device.
     regime : {"sustained", "burst"}
 
     Returns
@@ -45,8 +43,40 @@ def grouped_gemm_seconds(
     Notes
     -----
     Tiles of the experts run in common waves, and each expert's last tile is partly empty. Fitted to expert layers with
-    at least 256 rows an expert; fewer rows are an extrapolation.
+    at least 256 rows an expert; fewer rows are an extrapolation. Those were short: in training no grouped product beats
+    the share of peak that the longest products hold, any more than a single one does.
     """
-    own = constants.gemm[precision].grouped or AS_ONE
-    seconds = gemm_seconds(replace(gemm, m=gemm.m * imbalance), device, constants, precision, regime)
-    return own.overhead + own.slowdown * seconds
+    own = constants.gemm[precision]
+    grouped = own.grouped or AS_ONE
+    busiest = _busiest(gemm)
+    seconds = grouped.overhead + grouped.slowdown * gemm_seconds(busiest, device, constants, precision, "burst")
+    if regime == "burst":
+        return seconds
+    return larger(seconds, busiest.flop / (own.sustained * device.peak_flops[PEAK_OF.get(precision, precision)]))
+
+
+def separate_gemm_seconds(gemm: Gemm, device: Device, constants: KernelConstants, precision: str) -> Num:
+    """Time of the products of experts one after another, in ``kernels`` of their own.
+
+    Parameters
+    ----------
+    gemm : Gemm
+        As of :func:`grouped_gemm_seconds`.
+    device : Device
+    constants : KernelConstants
+    precision : str
+
+    Returns
+    -------
+    Num
+        [s].
+    """
+    one = replace(_busiest(gemm), batch=gemm.batch / gemm.kernels)
+    return gemm.kernels * gemm_seconds(one, device, constants, precision)
+
+
+def _busiest(gemm: Gemm) -> Gemm:
+    """The product of the rank that has most rows."""
+    if gemm.role == "wgrad":
+        return replace(gemm, k=gemm.k * gemm.imbalance)
+    return replace(gemm, m=gemm.m * gemm.imbalance)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from shardsim.cost.attention import attention_seconds
 from shardsim.cost.gemm import gemm_seconds
+from shardsim.cost.grouped import grouped_gemm_seconds, separate_gemm_seconds
 from shardsim.cost.kernels import memory_bound_seconds
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import KernelConstants
-from shardsim.values.num import Num
+from shardsim.values.num import Num, any_of
 from shardsim.values.operators import Attention, Elementwise, Gemm, OptimizerStep
 
 
@@ -33,7 +34,12 @@ def compute_seconds(
         [s].
     """
     if isinstance(operator, Gemm):
-        return gemm_seconds(operator, device, constants, operator.data_type or precision)
+        data_type = operator.data_type or precision
+        if operator.grouped:
+            return grouped_gemm_seconds(operator, device, constants, data_type)
+        uneven = any_of(operator.kernels > 1) or any_of(operator.imbalance > 1)
+        price = separate_gemm_seconds if uneven else gemm_seconds
+        return price(operator, device, constants, data_type)
     if isinstance(operator, Attention):
         return attention_seconds(operator, device, constants.attention, precision)
     return memory_bound_seconds(operator, device, constants)

@@ -1,8 +1,9 @@
 """Which rank sits where: ranks and their coordinates, the groups of each axis, and who talks to whom.
 
 Ranks fill the machine in order: rank 0 to ``gpus_per_node - 1`` on the first node, and so on. The axes are the digits
-of a rank number, fastest first: by default TP, CP, DP, PP (Megatron-LM's ``tp-cp-ep-dp-pp``). EP takes no ranks of
-its own: the DP replicas fall into blocks of EP consecutive ones.
+of a rank number, fastest first: by default TP, CP, DP, PP (Megatron-LM's ``tp-cp-ep-dp-pp``). Experts take no ranks of
+their own: those of a pipeline stage, counted in the same order, have a second set of digits, of which the fastest tells
+the part of an expert, the next which experts, and the rest the replica.
 """
 
 from __future__ import annotations
@@ -15,15 +16,32 @@ from typing import Literal
 
 from shardsim.errors import InputError, Problem
 from shardsim.values.hardware import Cluster
-from shardsim.values.num import Num, where
+from shardsim.values.num import Num, Truth, any_of, larger, smaller, where
 from shardsim.values.training import Layout
 
-GroupAxis = Literal["tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"]
-"""Axes that have groups: the degrees of a layout; ``edp``, the replicas that hold the same experts; ``dp_cp``, all
-that hold the same parameters; of those, ``shard``, over which ZeRO splits, and ``replica``, that hold the same part;
-``embedding``, first and last pipeline stage; ``model``, the TP x PP of a replica."""
+GroupAxis = Literal[
+    "tp",
+    "cp",
+    "cp_inner",
+    "cp_outer",
+    "etp",
+    "ep",
+    "edp",
+    "dp",
+    "dp_cp",
+    "shard",
+    "replica",
+    "pp",
+    "embedding",
+    "model",
+]
+"""Axes that have groups: the degrees of a layout; ``cp_inner`` and ``cp_outer``, neighbours on the CP axis and those
+that are so many apart; ``edp``, the ranks that hold the same of the same experts; ``dp_cp``, all that hold the same
+parameters; of those, ``shard``, over which ZeRO splits, and ``replica``, that hold the same part; ``embedding``, first
+and last pipeline stage; ``model``, the TP x PP of a replica."""
 
 _RANKED = ("tp", "cp", "dp", "pp")
+_EXPERT_AXES: tuple[GroupAxis, ...] = ("etp", "ep", "edp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,31 +109,69 @@ def axis_lattice(axis: GroupAxis, layout: Layout) -> Lattice:
 
     Parameters
     ----------
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
+    axis : str
+        Of ``GroupAxis``.
     layout : Layout
         Degrees are scalars or arrays.
 
     Returns
     -------
     Lattice
+
+    Raises
+    ------
+    InputError
+        The order of ranks is not one, or the groups of experts do not tile the ranks of a pipeline stage.
     """
     spans = axis_spans(layout)
-    dp, pp = spans["dp"], spans["pp"]
-    experts = Span(layout.ep, dp.stride)
-    expert_replicas = Span(dp.count // layout.ep, dp.stride * layout.ep)
+    if axis in _EXPERT_AXES:
+        experts = _expert_spans(layout, spans)
+        others = [span for name in _EXPERT_AXES if name != axis for span in experts[name]]
+        return Lattice(experts[axis], (*others, spans["pp"]))
+    cp, dp, pp = spans["cp"], spans["dp"], spans["pp"]
     parts = Span(layout.sharing, dp.stride)
     copies = Span(dp.count // layout.sharing, dp.stride * layout.sharing)
     ends = Span(where(pp.count > 1, 2, 1), (pp.count - 1) * pp.stride)
+    within = max(layout.cp_inner, 1)
+    inner, outer = Span(within, cp.stride), Span(cp.count // within, cp.stride * within)
     lattices: dict[GroupAxis, Lattice] = {
-        "ep": Lattice((experts,), (*_without(spans, "dp"), expert_replicas)),
-        "edp": Lattice((expert_replicas,), (*_without(spans, "dp"), experts)),
+        "cp_inner": Lattice((inner,), (*_without(spans, "cp"), outer)),
+        "cp_outer": Lattice((outer,), (*_without(spans, "cp"), inner)),
         "model": Lattice((spans["tp"], pp), _without(spans, "tp", "pp")),
-        "dp_cp": Lattice((spans["cp"], dp), _without(spans, "cp", "dp")),
-        "shard": Lattice((spans["cp"], parts), (*_without(spans, "cp", "dp"), copies)),
+        "dp_cp": Lattice((cp, dp), _without(spans, "cp", "dp")),
+        "shard": Lattice((cp, parts), (*_without(spans, "cp", "dp"), copies)),
         "replica": Lattice((copies,), (*_without(spans, "dp"), parts)),
         "embedding": Lattice((ends,), _without(spans, "pp")),
     }
     return lattices[axis] if axis in lattices else Lattice((spans[axis],), _without(spans, axis))
+
+
+def _expert_spans(layout: Layout, spans: Mapping[str, Span]) -> dict[GroupAxis, tuple[Span, Span]]:
+    """Ranks of each axis of the experts: those faster than the pipeline's, and those slower.
+
+    Notes
+    -----
+    github NVIDIA/Megatron-LM, megatron/core/parallel_state.py: ``expert_decoder_rank_generator`` orders etp, ep, edp
+    and pp as the rest orders tp, ep, dp and pp. So do DeepSpeed (deepspeed/utils/groups.py) and torchtitan
+    (torchtitan/distributed/parallel_dims.py), of the cases that they have.
+    """
+    stage = layout.tp * layout.cp * layout.dp
+    faster = spans["pp"].stride  # ranks in a row of one pipeline stage
+    degrees: dict[GroupAxis, Num] = {"etp": layout.etp, "ep": layout.ep, "edp": stage // (layout.etp * layout.ep)}
+    found: dict[GroupAxis, tuple[Span, Span]] = {}
+    stride: Num = 1
+    astray: Truth = False
+    for axis, count in degrees.items():
+        inside = smaller(count, larger(faster // stride, 1))
+        first = Span(inside, smaller(stride, faster))
+        found[axis] = (first, Span(count // inside, larger(stride, faster) * spans["pp"].count))
+        stride = stride * count
+        astray = astray | ((faster % stride != 0) & (stride % faster != 0))
+    if any_of(astray | (stride != stage)):
+        what = "the groups of experts do not tile the ranks of a pipeline stage"
+        right = "ETP x EP has to divide TP x CP x DP and, where PP is not the slowest axis, to fit the ranks before it"
+        raise InputError(Problem(what, "layout.ep", right))
+    return found
 
 
 def _without(spans: Mapping[str, Span], *names: str) -> tuple[Span, ...]:
@@ -135,7 +191,7 @@ def coordinates(rank: int, layout: Layout) -> dict[str, int]:
     Returns
     -------
     dict of str to int
-        ``tp``, ``cp``, ``dp``, ``pp``, and ``ep``, which is the position within the block of EP replicas.
+        ``tp``, ``cp``, ``dp``, ``pp``, and ``etp``, ``ep``, ``edp``, which number the ranks of a pipeline stage again.
 
     Raises
     ------
@@ -145,12 +201,23 @@ def coordinates(rank: int, layout: Layout) -> dict[str, int]:
     Examples
     --------
     >>> coordinates(21, Layout(tp=4, pp=2, dp=4))
-    {'tp': 1, 'cp': 0, 'dp': 1, 'pp': 1, 'ep': 0}
+    {'tp': 1, 'cp': 0, 'dp': 1, 'pp': 1, 'etp': 0, 'ep': 0, 'edp': 5}
     """
+    _check_rank(rank, layout)
+    spans = axis_spans(layout)
+    found = {axis: _digit(rank, span) for axis, span in spans.items()}
+    for axis, (inner, outer) in _expert_spans(layout, spans).items():
+        found[axis] = int(_digit(rank, inner) + inner.count * _digit(rank, outer))
+    return found
+
+
+def _digit(rank: int, span: Span) -> int:
+    return int(rank // span.stride % span.count)
+
+
+def _check_rank(rank: int, layout: Layout) -> None:
     if not 0 <= rank < layout.gpus:
         raise InputError(Problem(f"there is no rank {rank}", right=f"0 to {int(layout.gpus) - 1}"))
-    found = {axis: int(rank // span.stride % span.count) for axis, span in axis_spans(layout).items()}
-    return {**found, "ep": int(found["dp"] % layout.ep)}
 
 
 def rank_at(position: Mapping[str, int], layout: Layout) -> int:
@@ -167,8 +234,8 @@ def group(axis: GroupAxis, rank: int, layout: Layout) -> tuple[int, ...]:
 
     Parameters
     ----------
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
-        For ``embedding``, the first and last stage of the rank's pipeline, of which it need not be one.
+    axis : str
+        Of ``GroupAxis``. For ``embedding``, the ends of the rank's pipeline, of which it need not be one.
     rank : int
     layout : Layout
         Scalar degrees.
@@ -182,25 +249,12 @@ def group(axis: GroupAxis, rank: int, layout: Layout) -> tuple[int, ...]:
     >>> group("dp", 21, Layout(tp=4, pp=2, dp=4))
     (17, 21, 25, 29)
     """
-    position = coordinates(rank, layout)
-    free = {
-        "model": ("tp", "pp"),
-        "dp_cp": ("cp", "dp"),
-        "shard": ("cp", "dp"),
-        "replica": ("dp",),
-        "embedding": ("pp",),
-        "ep": ("dp",),
-        "edp": ("dp",),
-    }
-    base = rank_at({name: at for name, at in position.items() if name not in free.get(axis, (axis,))}, layout)
-    if axis == "ep":
-        base += int(position["dp"] - position["ep"]) * int(axis_spans(layout)["dp"].stride)
-    if axis == "edp":
-        base += position["ep"] * int(axis_spans(layout)["dp"].stride)
-    if axis in ("shard", "replica"):
-        part = int(position["dp"] % layout.sharing)
-        base += (part if axis == "replica" else position["dp"] - part) * int(axis_spans(layout)["dp"].stride)
-    return tuple(sorted(base + step for step in _sums(axis_lattice(axis, layout).members)))
+    _check_rank(rank, layout)
+    members = axis_lattice(axis, layout).members
+    # The two ends of a pipeline are no digit of a rank: their ranks differ from this one by its whole pipeline's.
+    digits = members if axis != "embedding" else (axis_spans(layout)["pp"],)
+    base = int(rank - sum(_digit(rank, span) * span.stride for span in digits))
+    return tuple(sorted(base + step for step in _sums(members)))
 
 
 def groups(axis: GroupAxis, layout: Layout) -> tuple[tuple[int, ...], ...]:
@@ -208,7 +262,8 @@ def groups(axis: GroupAxis, layout: Layout) -> tuple[tuple[int, ...], ...]:
 
     Parameters
     ----------
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
+    axis : str
+        Of ``GroupAxis``.
     layout : Layout
         Scalar degrees.
 
@@ -287,19 +342,38 @@ def who_talks_to_whom(cluster: Cluster, layout: Layout) -> tuple[Conversation, .
     Returns
     -------
     tuple of Conversation
-        Axes in rank order, then EP; axes of degree 1 are left out.
+        Axes in rank order, where an all-to-all within a ring makes two of CP; then those of the experts, where they
+        have groups of their own. Axes of degree 1 are left out.
     """
     axes: list[GroupAxis] = [axis for axis in layout.order if axis != "ep"]
-    if layout.ep > 1:
-        axes.append("ep")
-    found: list[Conversation] = []
-    for axis in axes:
-        kinds: dict[tuple[int, int, int, tuple[str, ...]], list[tuple[int, ...]]] = {}
-        for ranks in groups(axis, layout):
-            if len(ranks) > 1:
-                kinds.setdefault(_lie(ranks, cluster), []).append(ranks)
-        found += [Conversation(axis, len(alike), len(alike[0]), alike[0], *lie) for lie, alike in kinds.items()]
-    return tuple(found)
+    if layout.cp_comm == "a2a+p2p":
+        axes[axes.index("cp") : axes.index("cp") + 1] = ["cp_inner", "cp_outer"]
+    if layout.etp * layout.ep > 1:
+        axes += _EXPERT_AXES
+    return tuple(one for axis in axes for one in conversations(axis, cluster, layout))
+
+
+def conversations(axis: GroupAxis, cluster: Cluster, layout: Layout) -> tuple[Conversation, ...]:
+    """List the groups of one axis by how they lie on the machine.
+
+    Parameters
+    ----------
+    axis : str
+        Of ``GroupAxis``.
+    cluster : Cluster
+    layout : Layout
+        Scalar degrees.
+
+    Returns
+    -------
+    tuple of Conversation
+        None for groups of one rank.
+    """
+    kinds: dict[tuple[int, int, int, tuple[str, ...]], list[tuple[int, ...]]] = {}
+    for ranks in groups(axis, layout):
+        if len(ranks) > 1:
+            kinds.setdefault(_lie(ranks, cluster), []).append(ranks)
+    return tuple(Conversation(axis, len(alike), len(alike[0]), alike[0], *lie) for lie, alike in kinds.items())
 
 
 def _lie(ranks: tuple[int, ...], cluster: Cluster) -> tuple[int, int, int, tuple[str, ...]]:

@@ -61,10 +61,8 @@ def group_shape(cluster: Cluster, layout: Layout, axis: GroupAxis) -> GroupShape
     cluster : Cluster
     layout : Layout
         Degrees are scalars or arrays.
-    axis : {"tp", "cp", "ep", "edp", "dp", "dp_cp", "shard", "replica", "pp", "embedding", "model"}
-        ``embedding`` is the first and last pipeline stage, ``model`` the TP x PP of a replica, ``dp_cp`` all ranks
-        that hold the same parameters, ``edp`` all that hold the same experts; ``shard`` are the ranks that ZeRO splits
-        over, ``replica`` those that hold the same part.
+    axis : str
+        Of :data:`shardsim.topology.placement.GroupAxis`.
 
     Returns
     -------
@@ -155,7 +153,8 @@ def _canonical(axis: GroupAxis, layout: Layout) -> Lattice:
     order = list(axis_spans(layout))
     first, second = lattice.members
     names = ("tp", "pp") if axis == "model" else ("cp", "dp")
-    inner, outer = (first, second) if order.index(names[0]) < order.index(names[1]) else (second, first)
+    ordered = axis in ("etp", "ep", "edp") or order.index(names[0]) < order.index(names[1])
+    inner, outer = (first, second) if ordered else (second, first)
     faster, _ = _around(inner, layout.gpus)
     _, slower = _around(outer, layout.gpus)
     block = inner.count * inner.stride
@@ -169,7 +168,8 @@ def _around(span: Span, gpus: Num) -> tuple[Span, Span]:
 
 
 def _is_scalar(layout: Layout) -> bool:
-    return all(np.ndim(degree) == 0 for degree in (layout.tp, layout.pp, layout.dp, layout.cp, layout.ep))
+    degrees = (layout.tp, layout.pp, layout.dp, layout.cp, layout.ep, layout.etp)
+    return all(np.ndim(degree) == 0 for degree in degrees)
 
 
 def _num(values: NDArray[np.int64] | NDArray[np.floating], *, scalar: bool) -> Num:
