@@ -104,6 +104,18 @@ def test_middle_stages_share_their_blocks_tasks():
     assert program.blocks[0, "F", 0].tasks != program.blocks[1, "F", 0].tasks
 
 
+def test_stages_share_their_blocks_only_where_their_layers_are_of_the_same_kinds():
+    """GPT-OSS has a window in every other layer: nine layers a stage begin with one or without, six always with one."""
+    keys = {"model": "gpt-oss-120b", "cluster": "dgx-h100", "framework": "megatron-core", "precision": "bf16"}
+    keys |= {"tp": 1, "ep": 4, "global_batch": 32, "seq": 4096}
+    odd, even = (build(run(**keys, pp=pp, gpus=4 * pp)).blocks for pp in (4, 6))
+    assert odd[1, "F", 0] is not odd[2, "F", 0]
+    assert names(odd[1, "F", 0]) == names(odd[2, "F", 0])
+    assert even[1, "F", 0] is even[2, "F", 0]
+    five, four = (sum(t.seconds for t in odd[stage, "F", 0].tasks if t.name == "attention") for stage in (1, 2))
+    assert five > four  # layers of nine that see everything
+
+
 def test_the_tied_embedding_is_summed_between_first_and_last_stage():
     program = build(run(**SMALL))
     assert program.rendezvous_members["tied embedding"] == (0, 3)

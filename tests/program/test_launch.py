@@ -13,7 +13,7 @@ from shardsim.program.launch import launch_seconds
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import nested, request_from_mapping
 from shardsim.values.host import HostConstants
-from shardsim.values.operators import Elementwise
+from shardsim.values.operators import Elementwise, Gemm
 
 # A host of one second for one kind of launch at a time: tasks then hold numbers of launches.
 KINDS = ("forward", "backward", "collective", "passes", "optimizer")
@@ -138,3 +138,13 @@ def test_casts_to_8_bits_have_no_module_of_their_own():
     cast = Elementwise("qkv input cast", "quantize", 1e6, kernels=2)
     assert launch_seconds(cast, host, 1e-6) == 2 * host.backward
     assert launch_seconds(replace(cast, kind="gelu"), host, 1e-6) == 2 * host.forward
+
+
+def test_kernels_that_choose_experts_are_launched_one_by_one_with_no_module_around_each():
+    choice = Elementwise("router choice", "routing", 1e6, kernels=24)
+    assert launch_seconds(choice, COUNTING, 1e-5).tolist() == [0, 24, 0, 0, 0]
+
+
+def test_experts_one_after_another_are_launched_each():
+    apart = Gemm("experts", 1, 1, 1, 8, kernels=8)
+    assert launch_seconds(apart, COUNTING, 1e-5).tolist() == [8, 0, 0, 0, 0]

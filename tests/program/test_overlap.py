@@ -161,3 +161,24 @@ def test_what_is_queued_behind_a_message_of_a_pair_does_not_wait_in_the_place_of
     names = [task.name for task in tasks]
     layer = tasks[names.index("layer")]
     assert names.index("sum") in layer.waits
+
+
+def test_exchanges_take_longer_beside_computation_and_only_they_do():
+    slow = replace(message("dispatch", 2.0, "ep"), transfer=Transfer(0.5, {"nic": 3.0}, {"nic": 2.0}, "deepep", SOURCE))
+    tasks = paired((compute("a"), slow, compute("b")), BACKWARD, {"deepep": 1.5})
+    by_name = {task.name: task for task in tasks}
+    assert by_name["dispatch"].seconds == by_name["dispatch"].transfer.seconds == 3.0
+    assert by_name["dispatch"].transfer.wire == {"nic": 3.0}
+    assert by_name["dispatch back"].seconds == 1.0
+
+
+def test_weight_gradients_behind_an_exchange_fill_the_time_it_takes() -> None:
+    """The order of DeepSeek's kernels: the other strand's MLP, then what waits for the exchange."""
+    backward = (
+        compute("mlp back"), replace(message("dispatch back", 2.0, "ep"), blocking=False), compute("mlp weights"),
+        replace(compute("attention back"), waits=(1,)),
+    )  # fmt: skip
+    forward = (compute("attention"), message("dispatch", 1.0, "ep"), compute("mlp"), compute("rest"))
+    names = [task.name for task in paired(forward, backward) if task.stream == "compute"]
+    assert names == ["mlp back", "mlp weights", "attention", "attention back", "mlp", "rest"]
+    assert makespan(paired(forward, backward)) == 6.0

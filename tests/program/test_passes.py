@@ -12,6 +12,7 @@ from shardsim.program.passes import Passes, Segment
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import nested, request_from_mapping
 from shardsim.values.training import TrainingRun
+from shardsim.workload.kinds import LayerKind
 from shardsim.workload.recompute import recomputed_in_all, recomputed_layers
 from shardsim.workload.stages import ChunkContent
 
@@ -113,6 +114,68 @@ def test_recomputed_layers_of_a_model_are_those_of_its_chunks() -> None:
     assert recomputed_in_all(model, replace(layout, split=(2, 46, 46, 2))) == 2 + 3 + 3 + 2
     assert recomputed_in_all(model, replace(layout, recompute="selective")) == 0
     assert recomputed_layers(replace(layout, recompute_layers=0), 12) == 12
+
+
+# ---- layers of several kinds --------------------------------------------------------------------------------------
+
+MIXED = MODERN | {"model": "deepseek-v2", "sp": False, "tp": 1, "ep": 4, "recompute": "none"}
+FIRST = ChunkContent(layers=3, embedding=False, head=False)  # of which the first has no experts
+DENSE, EXPERTS = LayerKind(), LayerKind(moe=True)
+
+
+def kinds(segments: tuple[Segment, ...]) -> list[LayerKind]:
+    return [segment.kind for segment in segments if segment.part == "layer"]
+
+
+def names(segment: Segment) -> list[str]:
+    return [task.name for task in segment.tasks]
+
+
+def test_layers_come_in_order_forward_and_in_reverse_backward() -> None:
+    made = passes(run(**MIXED))
+    assert kinds(made.segments("F", FIRST)) == [DENSE, EXPERTS, EXPERTS]
+    for kind in "BIW":
+        assert kinds(made.segments(kind, FIRST)) == [EXPERTS, EXPERTS, DENSE]
+    assert kinds(made.segments("F", replace(FIRST, first=1))) == [EXPERTS] * 3
+    *_, last = made.segments("B", FIRST)
+    assert "mlp up dgrad" in names(last)
+    assert "combine gradients" not in names(last)
+
+
+def test_the_block_method_repeats_the_first_layers_whatever_kind_they_are_of() -> None:
+    described = run(**MIXED)
+    layout = replace(described.layout, recompute="full", recompute_method="block", recompute_layers=2)
+    layers = passes(replace(described, layout=layout)).segments("B", FIRST)[1:]
+    assert ["dispatch" in names(segment) for segment in layers] == [False, True, False]
+    assert ["mlp up" in names(segment) for segment in layers] == [False, False, True]
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("what", ["seconds", "flop"])
+def test_both_parts_of_a_backward_pass_with_experts_are_the_whole(recompute: str, what: str) -> None:
+    made = passes(run(**MIXED | {"recompute": recompute}))
+    whole, inputs, weights = (total(made.segments(kind, FIRST), what) for kind in "BIW")
+    assert inputs + weights == pytest.approx(whole, rel=1e-12)
+
+
+def test_a_graph_holds_a_layer_with_experts_up_to_its_first_exchange_and_behind_its_last_one() -> None:
+    """Github NVIDIA/Megatron-LM, cuda_graph.md: attention, router and shared experts; dropless experts are issued."""
+    described = run(**MIXED)
+    graphs = replace(described, framework=replace(described.framework, cuda_graphs="layers"))
+    made = passes(graphs)
+    _, forward = made.segments("F", replace(FIRST, first=1))[:2]
+    first = names(forward).index("dispatch")
+    assert [task.host for task in forward.tasks[1:first]] == [0.0] * (first - 1)
+    assert all(task.host > 0 for task in forward.tasks[first:])
+    backward = made.segments("B", replace(FIRST, first=1))[1]
+    last = names(backward).index("combine gradients")
+    assert all(task.host > 0 for task in backward.tasks[: last + 2])
+    assert [task.host for task in backward.tasks[last + 2 :]] == [0.0] * (len(backward.tasks) - last - 2)
+    full = replace(described, framework=replace(described.framework, cuda_graphs="full"))
+    assert passes(full).segments("F", replace(FIRST, first=1))[1] == forward
+    padded = replace(graphs, layout=replace(graphs.layout, capacity_factor=1.0, pads_capacity=True))
+    whole = passes(padded).segments("F", replace(FIRST, first=1))[1]
+    assert [task.host for task in whole.tasks[1:]] == [0.0] * (len(whole.tasks) - 1)
 
 
 # ---- products in parts --------------------------------------------------------------------------------------------

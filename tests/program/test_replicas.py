@@ -21,8 +21,15 @@ from shardsim.program.resolve import resolve
 from shardsim.program.sharding import gathers_in_buckets, gathers_of_units, reductions_in_buckets
 from shardsim.schema.run import nested, request_from_mapping
 from shardsim.values.program import Pair
-from shardsim.values.training import Batch
-from shardsim.workload.parameters import embedding_parameters, head_parameters, layer_parameters
+from shardsim.values.training import Batch, Moe
+from shardsim.workload.kinds import LayerKind, layer_kind
+from shardsim.workload.parameters import (
+    embedding_parameters,
+    head_parameters,
+    layer_held,
+    layer_parameters,
+    mtp_parameters,
+)
 from shardsim.workload.stages import ChunkContent
 from shardsim.workload.states import gathered_bytes, largest_units
 
@@ -193,6 +200,123 @@ def test_computation_waits_for_parameters_though_tokens_are_gathered_before_it()
     waiting = [task for task in tasks if named & set(task.waits)]
     assert waiting
     assert all(task.blocking for task in waiting)
+
+
+# ---- experts ----------------------------------------------------------------------------------------------------
+
+MIXED = Moe(experts=8, top_k=2, ffn=3584, first_dense=1)
+
+
+def with_experts(base, **layout):
+    return laid_out(replace(base, model=replace(base.model, moe=MIXED)), layers=4, **layout)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    zero=st.integers(0, 3),
+    spread=st.sampled_from(
+        [(1, 2, 2, 1), (1, 8, 8, 1), (1, 8, 4, 1), (1, 8, 1, 1), (2, 4, 8, 1), (2, 4, 2, 2), (4, 2, 8, 1), (8, 1, 4, 1)]
+    ),
+    hybrid=st.booleans(),
+    shape=st.sampled_from(
+        [(1, 1, "1f1b"), (2, 1, "1f1b"), (2, 2, "interleaved"), (2, 1, "zb-h1"), (2, 2, "dualpipev")]
+    ),
+    flags=st.fixed_dictionaries(
+        {
+            "overlap_grad_reduce": st.sampled_from(["always", "never"]),
+            "overlap_param_gather": st.booleans(),
+            "reduces_units": st.booleans(),
+            "buckets_first_chunk_only": st.booleans(),
+            "copies_gathered": st.booleans(),
+        }
+    ),
+)
+def test_experts_are_reduced_over_the_ranks_that_hold_the_same(zero, spread, hybrid, shape, flags):
+    """github NVIDIA/Megatron-LM, parallel_state.py: world / (pp ep etp) ranks; all others over their dp as ever."""
+    (tp, dp, ep, etp), (pp, vpp, schedule) = spread, shape
+    parts = dp // 2 if hybrid and dp % 2 == 0 and dp > 2 and (dp // 2) * tp % (ep * etp) == 0 else 0
+    shard = parts if zero else 0
+    spread_over = {"pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp, "zero": zero, "shard": shard}
+    run = with_experts(described(), microbatches=4, flags=flags, schedule=schedule, tp=tp, **spread_over)
+    program = build(run)
+    kinds = [layer_held(run.model, run.layout, run.framework, layer_kind(run.model, index)) for index in range(4)]
+    ends = [part(run.model, run.layout, run.framework) for part in (embedding_parameters, head_parameters)]
+    mine = {1: [0, 1, 2, 3], 2: [0, 1] if vpp == 1 else [0, 2]}[pp]
+    held = [kinds[index] for index in ([0, 3] if schedule == "dualpipev" else mine)]
+    both = ends[0] + (ends[1] if pp == 1 or schedule == "dualpipev" else 0.0)
+
+    def sent(size, ranks, factor):
+        return factor * size * (ranks - 1) / ranks
+
+    expected = 0.0
+    families = ((sum(one.shared for one in held) + both, dp), (sum(one.expert for one in held), tp * dp / (ep * etp)))
+    for size, replicas in families:
+        ranks = replicas * shard / dp if shard else replicas
+        passes = 4 if zero > 1 else 1
+        gathers = {0: 0, 1: 1, 2: 1, 3: 2 * 4}[zero]
+        expected += sent(4 * size, ranks, passes * (2 if zero == 0 else 1)) + sent(2 * size, ranks, gathers)
+    assert moved(program)["dp"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_gradients_of_experts_fill_buckets_of_their_own():
+    """Megatron Core, distributed_data_parallel.py: buffers of dense parameters and of experts, each in buckets."""
+    base = described()
+    run = with_experts(base, dp=8, ep=4, zero=1, flags={"bucket_bytes": 4e8, "bucket_bytes_per_replica": 0.0})
+    tasks = [task for task in build(run).last_blocks[0, "B", 0].tasks if task.name == "reduce gradients"]
+    assert {task.stream for task in tasks} == {"dp"}
+    found = Counter(float(task.transfer.wire["nvlink"]) for task in tasks)
+    # A bucket of 1e8 gradients among two ranks, one or two of them behind each of the three layers that have experts.
+    experts = 3 * layer_held(run.model, run.layout, run.framework, LayerKind(moe=True)).expert
+    whole = sum(count for size, count in found.items() if size in (1 / 2 * 4e8, 2 / 2 * 4e8))
+    assert experts // 1e8 == 2
+    assert whole == 2
+
+
+def test_events_do_not_depend_on_how_many_ranks_hold_the_same_experts():
+    counts = set()
+    for dp, ep in ((2, 2), (4, 2), (8, 2), (8, 8)):
+        run = with_experts(described(), microbatches=2, pp=2, dp=dp, ep=ep, zero=1)
+        counts.add(simulate(coalesce(build(run))).events)
+    assert len(counts) == 1
+
+
+def test_a_rank_without_replicas_shares_its_experts_where_tensor_parallelism_does_not_split_them():
+    """TP 8, ETP 1, EP 1: every rank has all experts whole, and dense layers have no replicas at all."""
+    run = with_experts(described(), tp=8, dp=1, ep=1, etp=1, zero=0)
+    held = layer_held(run.model, run.layout, run.framework, LayerKind(moe=True)).expert
+    assert moved(build(run))["dp"] == pytest.approx(2 * 7 / 8 * 3 * held * run.framework.gradient_bytes, rel=1e-9)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_engines_agree_on_experts(zero):
+    run = with_experts(described(), microbatches=4, pp=2, dp=4, ep=4, zero=zero)
+    program = build(run)
+    reference = listing(program).iteration_s
+    for execution in (closed_form(coalesce(program)), simulate(program), simulate(coalesce(program))):
+        assert execution.iteration_s == pytest.approx(reference, rel=1e-9)
+
+
+def test_many_layouts_of_experts_cost_what_each_costs_alone():
+    base, shape = described(), {"pp": 2, "zero": 1}
+    dp, ep = np.array([2.0, 8.0, 16.0, 8.0]), np.array([2.0, 2.0, 8.0, 8.0])
+    found = closed_form(coalesce(build(with_experts(base, microbatches=4, dp=dp, ep=ep, **shape)))).iteration_s
+    for index, (d, e) in enumerate(zip(dp.tolist(), ep.tolist(), strict=True)):
+        alone = with_experts(base, microbatches=4, dp=int(d), ep=int(e), **shape)
+        assert found[index] == pytest.approx(float(closed_form(coalesce(build(alone))).iteration_s), rel=1e-12)
+
+
+def test_multi_token_prediction_away_from_the_embedding_has_a_copy_of_it():
+    base = described()
+    run = laid_out(base, 4, layers=4, pp=2, dp=4, zero=1)
+    ahead = replace(run, model=replace(run.model, mtp=1))
+    table = embedding_parameters(run.model, run.layout, run.framework)
+    module = mtp_parameters(ahead.model, ahead.layout, ahead.framework).total
+    found = [moved(build(one), stage=1)["dp"] for one in (run, ahead)]
+    assert found[1] - found[0] == pytest.approx(3 / 4 * (4 + 2) * (table + module), rel=1e-9)
+    assert "tied embedding" in {task.rendezvous for task in build(ahead).epilogues[1].tasks}
+    assert "tied embedding" not in {task.rendezvous for task in build(run).epilogues[1].tasks}
+    folded = laid_out(replace(base, model=ahead.model), 4, layers=4, pp=2, dp=4, zero=1, schedule="dualpipev", vpp=2)
+    assert "tied embedding" not in {task.rendezvous for task in build(folded).epilogues[0].tasks}
 
 
 # ---- buckets ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,17 @@ GOOD = {
 }  # fmt: skip
 
 
+EXPERTS = {
+    "model": "mixtral-8x7b",
+    "cluster": "dgx-h100",
+    "gpus": 16,
+    "ep": 8,
+    "global_batch": 32,
+    "seq": 4096,
+    "framework": "megatron-core",
+}
+
+
 def resolved(**keys):
     return resolve(request_from_mapping(nested(GOOD | keys)))
 
@@ -130,11 +141,81 @@ def test_how_something_is_recomputed_needs_that_it_is():
     assert any("reshard changes nothing under ZeRO 0" in warning for warning in resolved(reshard=True).warnings)
 
 
-def test_what_has_no_price_yet_can_be_resolved_for_its_memory():
-    asked = request_from_mapping(nested(GOOD | {"cp": 2, "gpus": 256}))
-    with pytest.raises(InputError, match="cp 2\\) is not priced by this version"):
+def test_what_has_no_price_can_be_resolved_for_its_memory():
+    """No constants of this dispatcher on the fabric of A100."""
+    asked = request_from_mapping(nested(EXPERTS | {"cluster": "selene", "dispatcher": "hybridep"}))
+    with pytest.raises(InputError, match="has no constants of the dispatcher hybridep"):
         resolve(asked)
-    assert resolve(asked, priced=False).layout.cp == 2
+    assert resolve(asked, priced=False).layout.dispatcher == "hybridep"
+
+
+def _of_experts(**changes):
+    return resolve(request_from_mapping(nested(EXPERTS | changes)))
+
+
+def test_experts_are_split_like_the_rest_only_where_the_framework_does_so():
+    """Megatron-LM's expert_tensor_parallel_size is the tensor-parallel degree by default, torchtitan's is 1."""
+    assert _of_experts(tp=2).layout.etp == 2
+    assert _of_experts(tp=2, framework="torchtitan", ep=4).layout.etp == 1
+    assert _of_experts(tp=2, etp=1).layout.etp == 1
+    assert resolved().layout.etp == 1
+
+
+def test_the_framework_decides_how_tokens_and_keys_travel_where_the_layout_does_not():
+    assert (_of_experts().layout.dispatcher, _of_experts().layout.cp_comm) == ("alltoall", "p2p")
+    assert _of_experts(dispatcher="allgather").layout.dispatcher == "allgather"
+    assert _of_experts(framework="torchtitan").layout.cp_comm == "all_gather"
+    alone = _of_experts(framework="deepseek", ep=1, model="mixtral-8x7b", precision="bf16", zero=1).layout
+    assert alone.dispatcher == "alltoall"  # nothing travels
+
+
+def test_balanced_routing_is_said_to_be_assumed_where_tokens_travel():
+    assert any("balanced routing assumed" in warning for warning in _of_experts().warnings)
+    assert not any("balanced" in warning for warning in _of_experts(routing="balanced").warnings)
+    assert not any("balanced" in warning for warning in _of_experts(ep=1, gpus=8).warnings)
+
+
+def test_the_busiest_rank_is_the_imbalance():
+    skewed = _of_experts(routing={"loads": [4, 1, 1, 1, 1, 1, 1, 2]}, ep=4)
+    assert skewed.layout.imbalance == pytest.approx(5 * 4 / 12)
+    assert any("busiest of 4 expert-parallel ranks gets 1.67 times" in warning for warning in skewed.warnings)
+    zipf = _of_experts(routing={"power_law": 1.0}, ep=8)
+    assert zipf.layout.imbalance == pytest.approx(8 / sum(1 / rank for rank in range(1, 9)))
+
+
+def test_what_full_experts_do_not_take_is_dropped_and_said():
+    """Loads 4 1 1 1 1 1 1 2 of a mean of 1.5: an expert takes 3 at most, so 1 of 12 copies is dropped."""
+    run = _of_experts(routing={"loads": [4, 1, 1, 1, 1, 1, 1, 2]}, ep=8, capacity_factor=2.0)
+    assert run.layout.imbalance == pytest.approx(2.0)
+    assert any("8.3% of all copies of tokens are dropped" in warning for warning in run.warnings)
+
+
+def test_loads_of_another_number_of_experts_are_refused_with_every_other_problem():
+    with pytest.raises(InputError) as caught:
+        _of_experts(routing={"loads": [1, 2, 3]}, ep=3, dispatcher="hybridep", cluster="selene")
+    text = str(caught.value)
+    assert "loads of 3 experts, and a layer of mixtral-8x7b has 8" in text
+    assert "layout.ep" in text
+    assert "layout.dispatcher" in text
+
+
+def test_keys_of_experts_change_nothing_without_experts():
+    warnings = resolved(dispatcher="alltoall", routing="balanced", cp_comm="p2p").warnings
+    assert any("dispatcher and routing change nothing: gpt3-175b has no experts" in warning for warning in warnings)
+    assert any("cp_comm changes nothing: there is no context parallelism" in warning for warning in warnings)
+
+
+def test_further_tokens_to_predict_may_be_asked_for():
+    assert _of_experts(mtp=1).model.mtp == 1
+    assert _of_experts().model.mtp == 0
+
+
+def test_a_framework_may_say_what_selective_recompute_repeats():
+    modules = ("layernorm", "mla_up_proj", "moe_act")
+    run = _of_experts(model="deepseek-v2", framework="deepseek", cluster="hgx-h800", precision="bf16")
+    assert (run.layout.recompute, run.layout.recompute_modules) == ("selective", modules)
+    dense = resolved(framework="deepseek", cluster="hgx-h800", model="llama-3-8b", pp=1, tp=1, gpus=16).layout
+    assert dense.recompute_modules == ("layernorm",)
 
 
 def test_every_unknown_name_is_reported_together_with_near_ones():
@@ -252,3 +333,13 @@ def test_fused_attention_kept_in_eight_bits_is_kept_twice_so_that_recompute_save
     fused = {"framework": "megatron-core", "cluster": "dgx-h100", "recompute_modules": ["core_attn"]}
     assert saves_nothing(precision="fp8", **fused) == []
     assert len(saves_nothing(precision="bf16", **fused)) == 1
+
+
+def test_a_group_that_straddles_nvlink_domains_it_would_fit_into_is_said() -> None:
+    asked = {"model": "qwen3-30b-a3b", "cluster": "gb200-nvl72", "gpus": 256, "layout": {"ep": 32}}
+    asked |= {"batch": {"global": 256, "seq": 4096}, "framework": "megatron-bridge"}
+    said = [text for text in resolve(request_from_mapping(asked)).warnings if "NVLink domains" in text]
+    assert len(said) == 1
+    assert "cluster.gpus_per_domain=64" in said[0]
+    dealt = resolve(request_from_mapping(asked | {"set": {"cluster.gpus_per_domain": 64}}))
+    assert not any("NVLink domains" in text for text in dealt.warnings)

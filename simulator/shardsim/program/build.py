@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeAlias
 
 from shardsim.errors import InputError, Problem
 from shardsim.program.launch import after, as_graph
@@ -21,10 +22,12 @@ from shardsim.values.num import any_of, first_of
 from shardsim.values.program import Block, Pair, PassKind, PipelineSchedule, Place, Program, Task, passes_of
 from shardsim.values.training import TrainingRun
 from shardsim.values.transfer import Transfer
+from shardsim.workload.kinds import LayerKind, kinds_of
 from shardsim.workload.pipeline import p2p_message
 from shardsim.workload.schedules import schedule_of
 from shardsim.workload.stages import ChunkContent, chunk_contents
 
+_Work: TypeAlias = tuple[tuple[LayerKind, ...], bool, bool, int]
 _NAMES: Mapping[PassKind, str] = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
@@ -99,13 +102,13 @@ class _Builder:
 
         Those of first or last passes only where they differ, one for each place.
         """
-        made: dict[tuple[PassKind, tuple[int, bool, bool], Place | None], Block] = {}
+        made: dict[tuple[PassKind, _Work, Place | None], Block] = {}
         found: dict[tuple[int, str, int], Block] = {}
         for place, kind in self.kinds:
             if (first or last) and not self.replicas.differs(place, kind, first=first, last=last):
                 continue
             content, own = self.contents[place], place if first or last else None
-            key = (kind, (content.layers, content.embedding, content.head), own)
+            key = (kind, self.work(content), own)
             if key not in made:
                 segments = self.passes.segments(kind, content)
                 tasks = self.replicas.dressed(segments, kind, own, first=first, last=last)
@@ -115,17 +118,26 @@ class _Builder:
 
     def pairs(self) -> dict[tuple[int, int, int], Block]:
         """Blocks of the pairs that the schedule has, one for all that join the same content."""
-        made: dict[tuple[tuple[int, bool, bool], ...], Block] = {}
+        made: dict[tuple[_Work, _Work], Block] = {}
         found: dict[tuple[int, int, int], Block] = {}
         for stage, order in enumerate(self.schedule.orders):
             for chunks in {(item.forward.chunk, item.backward.chunk) for item in order if isinstance(item, Pair)}:
                 forward, backward = (self.contents[stage, chunk] for chunk in chunks)
-                key = tuple((content.layers, content.embedding, content.head) for content in (forward, backward))
+                key = (self.work(forward), self.work(backward))
                 if key not in made:
-                    tasks = paired(self.strand("F", forward), self.strand("B", backward))
+                    tasks = paired(self.strand("F", forward), self.strand("B", backward), self.beside_compute)
                     made[key] = Block("forward and backward", tasks)
                 found[stage, *chunks] = made[key]
         return found
+
+    def work(self, content: ChunkContent) -> _Work:
+        """What sets the passes of a chunk apart: the kinds of its layers, its ends, what else it predicts."""
+        return kinds_of(self.run.model, content), content.embedding, content.head, content.mtp
+
+    @cached_property
+    def beside_compute(self) -> Mapping[str, float]:
+        """How many times as long an exchange of tokens takes while another micro-batch computes (-)."""
+        return {name: of.beside_compute for name, of in self.run.profile.fabric.exchange.items()}
 
     def strand(self, kind: PassKind, content: ChunkContent) -> tuple[Task, ...]:
         """One pass of a pair as its host issues it."""
@@ -142,30 +154,43 @@ class _Builder:
     def issued(self, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
         """A pass as its host issues it."""
         host = self.run.profile.host
-        whole = as_graph(tasks, host) if self.run.framework.cuda_graphs == "full" else tasks
+        whole = as_graph(tasks, host) if self.passes.graphs == "full" else tasks
         return after(whole, host.passes)
 
     @property
     def overlap_slowdown(self) -> float:
-        """Share of the device's multiprocessors that a collective takes from compute beside it (-)."""
-        if not self.replicas.overlaps and not self.overlaps_tensor_parallelism:
-            return 0.0
+        """Share of the device's multiprocessors that communication takes from compute beside it (-)."""
         device, fabric = self.run.cluster.device, self.run.profile.fabric
-        if fabric.overlap_multiprocessors >= device.multiprocessors:
-            what = (
-                f"collectives behind compute occupy {fabric.overlap_multiprocessors:g} multiprocessors, "
-                f"and {device.name} has {device.multiprocessors}"
-            )
+        taken = fabric.overlap_multiprocessors if self.replicas.overlaps or self.overlaps_inside else 0.0
+        where, what = "overlap_multiprocessors", "collectives"
+        if self.overlaps_exchanges and self.run.layout.dispatcher in fabric.exchange:
+            own = fabric.exchange[self.run.layout.dispatcher].multiprocessors
+            if own > taken:
+                taken, where, what = own, f"exchange {self.run.layout.dispatcher}", "exchanges of tokens"
+        if taken >= device.multiprocessors:
+            found = f"{what} behind compute occupy {taken:g} multiprocessors, and {device.name} has"
             right = f"write less than {device.multiprocessors}"
-            raise InputError(Problem(what, f"fabric profile {fabric.name}, overlap_multiprocessors", right))
-        return fabric.overlap_multiprocessors / device.multiprocessors
+            at = f"fabric profile {fabric.name}, {where}"
+            raise InputError(Problem(f"{found} {device.multiprocessors}", at, right))
+        return taken / device.multiprocessors
 
     @property
-    def overlaps_tensor_parallelism(self) -> bool:
+    def overlaps_inside(self) -> bool:
         """Whether collectives inside the model run beside its computation."""
-        paired_passes = any(isinstance(item, Pair) for order in self.schedule.orders for item in order)
-        beside = self.run.layout.sp or self.run.framework.overlap_dgrad or paired_passes
-        return beside and any_of(self.run.layout.tp > 1)
+        layout, framework = self.run.layout, self.run.framework
+        beside = layout.sp or framework.overlap_dgrad or self.pairs_passes
+        exchanged = self.overlaps_exchanges and layout.dispatcher not in self.run.profile.fabric.exchange
+        return exchanged or (beside and any_of(layout.tp > 1))
+
+    @property
+    def overlaps_exchanges(self) -> bool:
+        """Whether tokens travel beside computation."""
+        beside = self.pairs_passes or self.run.framework.overlap_shared_experts
+        return beside and self.run.model.moe is not None and any_of(self.run.layout.ep > 1)
+
+    @property
+    def pairs_passes(self) -> bool:
+        return any(isinstance(item, Pair) for order in self.schedule.orders for item in order)
 
     @property
     def synchronous_messages(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shardsim.values.host import HostConstants
 from shardsim.values.num import Num, where
-from shardsim.values.operators import Collective, Elementwise, Operator, OptimizerStep
+from shardsim.values.operators import Collective, Elementwise, Gemm, Operator, OptimizerStep, TokenExchange
 from shardsim.values.program import Task
 
 
@@ -18,25 +18,28 @@ def launch_seconds(operator: Operator, constants: HostConstants, seconds: Num) -
     operator : Operator
     constants : HostConstants
     seconds : Num
-        What it takes on the device [s]; a collective that takes no time, having one member, is not launched.
+        What it takes on the device [s]; what takes no time is not launched: a collective of one member, or what only
+        others of several layouts do.
 
     Returns
     -------
     Num
         [s].
     """
-    if isinstance(operator, Collective):
+    if isinstance(operator, Collective | TokenExchange):
         return where(seconds > 0.0, constants.collective, 0.0)
     if isinstance(operator, OptimizerStep):
         return operator.kernels * constants.optimizer
-    kernels = operator.kernels if isinstance(operator, Elementwise) else 1
+    kernels = operator.kernels if isinstance(operator, Elementwise | Gemm) else 1
+    if not isinstance(operator, Elementwise):
+        kernels = where(seconds > 0.0, kernels, 0)
     python = operator.role == "forward" and not _within_a_call(operator)
     return kernels * (constants.forward if python else constants.backward)
 
 
 def _within_a_call(operator: Operator) -> bool:
-    """Whether a kernel is launched from within the call of the product that it serves, with no module of its own."""
-    return isinstance(operator, Elementwise) and operator.kind == "quantize"
+    """Whether a kernel is launched from within a call that serves a product, with no module of its own."""
+    return isinstance(operator, Elementwise) and operator.kind in ("quantize", "routing", "permute")
 
 
 def as_graph(tasks: tuple[Task, ...], constants: HostConstants) -> tuple[Task, ...]:

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardsim.cost.collectives import collective_transfer, message_transfer
+from shardsim.cost.exchange import exchange_transfer
 from shardsim.cost.operators import compute_seconds
+from shardsim.program.exchange import exchange_volumes
 from shardsim.program.launch import launch_seconds
 from shardsim.topology.placement import GroupAxis
 from shardsim.topology.shape import PipelineHop, group_shape, pipeline_hop
 from shardsim.values.hardware import GroupShape
-from shardsim.values.num import Num, any_of
-from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator, OptimizerStep
+from shardsim.values.num import Num, any_of, smaller, where
+from shardsim.values.operators import (
+    Attention,
+    Collective,
+    Elementwise,
+    Gemm,
+    Operator,
+    OptimizerStep,
+    TokenExchange,
+)
 from shardsim.values.program import Task
 from shardsim.values.training import TrainingRun
 from shardsim.values.transfer import Transfer
 
-_STREAM = {"shard": ("dp", "dp"), "replica": ("replicas", "dp"), "copies": ("copies", "dp")}
+_STREAM = {
+    "shard": ("dp", "dp"),
+    "edp": ("dp", "dp"),
+    "edp_shard": ("dp", "dp"),
+    "replica": ("replicas", "dp"),
+    "copies": ("copies", "dp"),
+    "etp": ("ep", "ep"),
+    "cp_inner": ("cp", "cp"),
+    "cp_outer": ("cp", "cp"),
+}
 """Stream and category of collectives whose axis is neither.
 
 Gathers and scatters of parts share one queue (PyTorch, torch/distributed/fsdp/api.py: all contend for one stream); sums
@@ -41,16 +60,44 @@ class Machine:
     def shapes(self) -> dict[str, GroupShape]:
         """How the group of each axis lies on the cluster."""
         cluster, layout = self.run.cluster, self.run.layout
-        axes: tuple[GroupAxis, ...] = ("tp", "cp", "embedding", "model", "shard", "replica")
+        axes: list[GroupAxis] = ["tp", "cp", "embedding", "model", "shard", "replica"]
+        if layout.cp_comm == "a2a+p2p":
+            axes += ("cp_inner", "cp_outer")
+        if self.run.model.moe is not None:
+            axes += ("etp", "ep", "edp")
         shapes: dict[str, GroupShape] = {axis: group_shape(cluster, layout, axis) for axis in axes}
+        if self.run.model.moe is not None and layout.shard:
+            # A pipeline stage of the replicas that share one set of parts is a stage for itself.
+            apart = replace(layout, dp=layout.sharing, pp=layout.pp * layout.dp // layout.sharing, shard=0)
+            shapes["edp_shard"] = group_shape(cluster, apart, "edp")
         # Gradients are reduced over all ranks that hold the same parameters. Two stages that hold copies of the same
         # layers are priced as the outermost two, which are farthest from each other.
         return {**shapes, "dp": group_shape(cluster, layout, "dp_cp"), "copies": shapes["embedding"]}
 
-    def transfer(self, collective: Collective) -> Transfer:
-        """What a collective does to the links of its group."""
-        shape = self.shapes[collective.axis]
-        return collective_transfer(collective.kind, collective.size, shape, self.run.cluster, self.run.profile.fabric)
+    def transfer(self, operator: Collective | TokenExchange) -> Transfer:
+        """What a collective, or tokens on their way, do to the links of their group."""
+        run = self.run
+        if isinstance(operator, TokenExchange):
+            shape = self.shapes["ep"]
+            volumes = exchange_volumes(operator, shape)
+            how = (operator.dispatcher, operator.direction)
+            return exchange_transfer(volumes, *how, shape, run.cluster, run.profile.fabric)
+        shape = self.shapes[operator.axis]
+        if operator.kind == "send_recv":
+            return self._ring_step(operator.size, shape)
+        return collective_transfer(operator.kind, operator.size, shape, run.cluster, run.profile.fabric)
+
+    def _ring_step(self, size: Num, shape: GroupShape) -> Transfer:
+        """Each member sends to the next: of those in one domain, one leaves it, by no more than one adapter."""
+        cluster = self.run.cluster
+        adapter = max(cluster.nic.bandwidth, cluster.nic_bandwidth_per_gpu)
+        return message_transfer(
+            where(shape.ranks > 1, size, 0.0),
+            leaves_domain=where(shape.domains > 1, 1.0, 0.0),
+            nic_share=smaller(shape.nic_share, adapter),
+            cluster=cluster,
+            fabric=self.run.profile.fabric,
+        )
 
     @cached_property
     def _hops(self) -> dict[tuple[int, int], PipelineHop]:
@@ -82,11 +129,15 @@ class Machine:
         recomputed : bool
             Whether the backward pass repeats it; its time then counts as ``recompute``, its communication does not.
         """
-        if isinstance(operator, Collective):
+        if isinstance(operator, Collective | TokenExchange):
             transfer = self.transfer(operator)
             host = launch_seconds(operator, self.run.profile.host, transfer.seconds)
-            stream, category = _STREAM.get(operator.axis, (operator.axis, operator.axis))
-            return Task(operator.name, stream, category, transfer.seconds, transfer=transfer, host=host)
+            axis = operator.axis if isinstance(operator, Collective) else "ep"
+            stream, category = _STREAM.get(axis, (axis, axis))
+            does = operator.kind if isinstance(operator, Collective) else operator.direction
+            return Task(
+                operator.name, stream, category, transfer.seconds, transfer=transfer, host=host, moves=(axis, does)
+            )
         run = self.run
         seconds = compute_seconds(operator, run.cluster.device, run.profile.kernels, run.wide_type)
         flop = 0.0 if isinstance(operator, OptimizerStep) else operator.flop
@@ -102,6 +153,12 @@ class Machine:
         """Operators with their tasks, without those that take no time."""
         made = ((operator, self.task(operator, recomputed=recomputed)) for operator in operators)
         return tuple((operator, task) for operator, task in made if any_of(task.seconds > 0))
+
+
+def stretched(transfer: Transfer, factor: float) -> Transfer:
+    """Let a transfer take so many times as long (-): tokens on their way while another micro-batch computes."""
+    rate = {link: rate / factor for link, rate in transfer.rate.items()}
+    return replace(transfer, latency=transfer.latency * factor, rate=rate)
 
 
 def category_of(operator: Gemm | Attention | Elementwise | OptimizerStep) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeAlias
 
+from shardsim.program.machine import stretched
 from shardsim.values.operators import Collective, Elementwise, Gemm, Operator
 from shardsim.values.program import Task
 
@@ -79,13 +81,17 @@ def _for_weights(operator: Operator) -> bool:
     return isinstance(operator, Gemm | Elementwise) and operator.role == "wgrad"
 
 
-def paired(forward: Sequence[Task], backward: Sequence[Task]) -> tuple[Task, ...]:
+def paired(
+    forward: Sequence[Task], backward: Sequence[Task], longer: Mapping[str, float] = MappingProxyType({})
+) -> tuple[Task, ...]:
     """Run a forward and a backward pass as one, each computing while the other communicates.
 
     Parameters
     ----------
     forward, backward : sequence of Task
         The two strands, each in its own order of issue.
+    longer : mapping of str to float
+        How many times as long transfers take beside computation (-), by their algorithm; 1 for what it leaves out.
 
     Returns
     -------
@@ -99,7 +105,7 @@ def paired(forward: Sequence[Task], backward: Sequence[Task]) -> tuple[Task, ...
     backward, attention forward, MLP backward, dispatch forward ...). The next turn is that of the strand whose message
     has been under way for longer; the backward one begins.
     """
-    left = [_turns(_loosened(strand)) for strand in (backward, forward)]
+    left = [_turns(_loosened(_beside_compute(strand, longer))) for strand in (backward, forward)]
     places: tuple[list[int], list[int]] = ([], [])  # where the tasks of each strand have come to lie
     tasks: list[Task] = []
 
@@ -116,9 +122,19 @@ def paired(forward: Sequence[Task], backward: Sequence[Task]) -> tuple[Task, ...
     return tuple(tasks)
 
 
-def _loosened(strand: Sequence[Task]) -> tuple[Task, ...]:
+def _beside_compute(strand: Sequence[Task], longer: Mapping[str, float]) -> Iterator[Task]:
+    for task in strand:
+        factor = 1.0 if task.transfer is None else longer.get(task.transfer.algorithm, 1.0)
+        if task.transfer is None or factor == 1.0:
+            yield task
+        else:
+            transfer = stretched(task.transfer, factor)
+            yield replace(task, seconds=transfer.seconds, transfer=transfer)
+
+
+def _loosened(strand: Iterable[Task]) -> tuple[Task, ...]:
     """A strand whose communication holds up only itself. The last task stays as it is: nothing would wait for it."""
-    tasks: list[Task] = []
+    strand, tasks = tuple(strand), list[Task]()
     under_way: int | None = None
     for index, task in enumerate(strand):
         waiting = task if under_way is None else replace(task, waits=(*task.waits, under_way))

@@ -32,7 +32,7 @@ def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
     -------
     tuple of CostNote
     """
-    return (*_compute(run), *_host(run), *_links(run), *_interference(run))
+    return (*_compute(run), *_host(run), *_links(run), *_exchange(run), *_interference(run))
 
 
 def _compute(run: TrainingRun) -> Iterator[CostNote]:
@@ -58,6 +58,11 @@ def _compute(run: TrainingRun) -> Iterator[CostNote]:
             weakest = least_trusted(*(kernels.provenance[key] for key in tiles))
             constant = next(key for key in tiles if kernels.provenance[key] == weakest)
             yield note(f"{what}, tiles and waves", f"{len(tiles)} constants in {data_type}", constant)
+    grouped = kernels.gemm[run.linear_type].grouped
+    if run.model.moe is not None and run.framework.grouped_experts and grouped is not None:
+        text = f"{grouped.slowdown:.3g} times as long as single ones in {run.linear_type}, and "
+        text += format_time(grouped.overhead)
+        yield note("products of experts, grouped", text, f"gemm.{run.linear_type}.grouped.slowdown")
     if run.framework.attention != "unfused":
         yield from _attention(run, note)
     memory = format_bandwidth(device.memory_bandwidth)
@@ -153,6 +158,10 @@ def fabric_here(cluster: Cluster, fabric: FabricConstants) -> FabricConstants:
             key: replace(each, provenance=_elsewhere(each.provenance, where))
             for key, each in fabric.corrections.items()
         },
+        exchange={
+            name: replace(each, provenance={key: _elsewhere(note, where) for key, note in each.provenance.items()})
+            for name, each in fabric.exchange.items()
+        },
     )
 
 
@@ -198,8 +207,14 @@ _LARGE = 2.0**30
 """Size of the messages whose rate is told [bytes]: large enough for latency not to matter."""
 
 
-def _collectives(run: TrainingRun) -> Iterator[tuple[CollectiveKind, Literal["tp", "dp"], str]]:
-    """Collectives that matter: those of tensor parallelism, and of the gradients where there are replicas."""
+_COLLECTIVE_DISPATCHERS: Mapping[str, tuple[CollectiveKind, ...]] = {
+    "alltoall": ("all_to_all",),
+    "allgather": ("all_gather", "reduce_scatter"),
+}
+
+
+def _collectives(run: TrainingRun) -> Iterator[tuple[CollectiveKind, Literal["tp", "dp", "ep"], str]]:
+    """Collectives that matter: of tensor parallelism, of gradients where there are replicas, of tokens to experts."""
     split: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter")
     whole: tuple[CollectiveKind, ...] = ("all_reduce",)
     layout = run.layout
@@ -207,6 +222,30 @@ def _collectives(run: TrainingRun) -> Iterator[tuple[CollectiveKind, Literal["tp
         yield from ((kind, "tp", "tensor parallelism") for kind in (split if layout.sp else whole))
     if any_of(layout.dp > 1):
         yield from ((kind, "dp", "data parallelism") for kind in (split if layout.zero else whole))
+    if run.model.moe is not None and any_of(layout.ep > 1) and layout.dispatcher in _COLLECTIVE_DISPATCHERS:
+        yield from ((kind, "ep", "tokens to experts") for kind in _COLLECTIVE_DISPATCHERS[layout.dispatcher])
+
+
+def _exchange(run: TrainingRun) -> Iterator[CostNote]:
+    """What tokens reach on their way to experts and back, where a dispatcher has constants of its own."""
+    constants = run.profile.fabric.exchange.get(run.layout.dispatcher)
+    if run.model.moe is None or not any_of(run.layout.ep > 1) or constants is None:
+        return
+    cluster, what = run.cluster, f"tokens to experts by {run.layout.dispatcher}"
+    reached = {"nvlink": (constants.near_share, cluster.nvlink), "nic": (constants.far_share, cluster.nic)}
+    across = any_of(Machine(run).shapes["ep"].domains > 1)
+    for name, (share, link) in reached.items():
+        if name == "nvlink" or across:
+            key = "near_share" if name == "nvlink" else "far_share"
+            rate = (share * link.bandwidth, link.bandwidth)
+            title = f"{what}, {'NVLink' if name == 'nvlink' else 'between NVLink domains'}"
+            yield _link(title, "per GPU", link, rate, constants.provenance[key], constants.measured_on.get(name, ""))
+    yield CostNote(f"{what}, fixed time", format_time(constants.latency), constants.provenance["latency"])
+    if run.layout.overlap_experts or run.layout.schedule.startswith("dualpipe"):
+        text = f"{constants.beside_compute:g} times as long as alone"
+        yield CostNote(f"{what}, beside compute", text, constants.provenance["beside_compute"])
+        text = f"{constants.multiprocessors:g} of {cluster.device.multiprocessors}"
+        yield CostNote(f"multiprocessors of {what} beside compute", text, constants.provenance["multiprocessors"])
 
 
 def _interference(run: TrainingRun) -> Iterator[CostNote]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
+from shardsim.program.holdings import NOTHING, Holdings, by_replicas
 from shardsim.program.machine import Machine
 from shardsim.program.overlap import joined
-from shardsim.program.passes import Part, Segment
+from shardsim.program.passes import Segment
 from shardsim.program.sharding import (
     Gather,
     Reduction,
@@ -36,14 +37,7 @@ from shardsim.workload.data_parallel import (
     parameter_gather,
     scatters_every_microbatch,
 )
-from shardsim.workload.parameters import (
-    embedding_parameters,
-    head_parameters,
-    held_parameters,
-    layer_parameters,
-    layer_tensors,
-    table_parameters,
-)
+from shardsim.workload.parameters import HeldParameters
 from shardsim.workload.stages import ChunkContent
 from shardsim.workload.states import adds_up_whole
 
@@ -87,17 +81,22 @@ class Replicas:
         first, last : bool
             Whether it is the first or the last pass of its kind through its chunk in an iteration.
         """
-        sizes = self._sizes(segments)
-        units = [Unit(segment.tasks, size) for segment, size in zip(segments, sizes, strict=True)]
+        sizes = self._held.of_segments(segments)
+        units = [Unit(segment.tasks, size.total) for segment, size in zip(segments, sizes, strict=True)]
         gathers: tuple[Gather, ...] = ()
         reductions: tuple[Reduction, ...] = ()
         copies = True
         if self._gathers_units(kind, first=first):
-            needed = self._needed(segments, sizes, kind)
+            needed = self._held.gathered(segments, sizes, kind)
             ahead = self.run.framework.gathers_ahead if kind == "F" else 1
-            gathers = gathers_of_units(needed, ahead, copied=self.run.framework.copies_gathered)
+            copied = self.run.framework.copies_gathered
+            gathers = tuple(
+                gather._replace(experts=experts)
+                for experts, each in by_replicas(needed)
+                for gather in gathers_of_units(each, ahead, copied=copied)
+            )
         elif place is not None and first and kind == "F" and self._gathers_behind:
-            units, gathers = self._first_forward(units, place)
+            units, gathers = self._first_forward(units, sizes, place)
         if self._scatters and kind in ("B", "W"):
             reductions = self._reductions(sizes, bucket_elements(self.run.layout, self.run.framework))
             copies = not self._sums_copies_last or (place is not None and last and kind == self._last_kind(place))
@@ -149,42 +148,6 @@ class Replicas:
         """Whether parameters or gradients travel while passes run."""
         return self.overlaps_gradients or self._gathers_behind or self._gathers_units("F", first=True)
 
-    def _sizes(self, segments: Sequence[Segment]) -> list[Num]:
-        """Parameters that each segment uses (-), both ends counted with the embedding where they go together."""
-        of = self._parameters
-        sizes = [0.0 if segment.part == "arrival" else of[segment.part] for segment in segments]
-        parts = [segment.part for segment in segments]
-        if self._ends_together(parts):
-            sizes[parts.index("embedding")] = of["embedding"] + of["head"]
-            sizes[parts.index("head")] = 0.0
-        return sizes
-
-    def _needed(self, segments: Sequence[Segment], sizes: Sequence[Num], kind: PassKind) -> list[Num]:
-        """Parameters that each segment gathers (-): what it uses, but for what is there."""
-        parts = [segment.part for segment in segments]
-        kept = set(self.run.framework.kept_parts) if kind != "F" else set()
-        if kept and self._ends_together(parts):
-            kept |= {"embedding", "head"}
-        needed = [0.0 if part in kept else size for part, size in zip(parts, sizes, strict=True)]
-        if self._shares_table(parts) and not self._ends_together(parts) and "head" not in kept:
-            table = table_parameters(self.run.model, self.run.layout, self.run.framework)
-            needed[parts.index("head")] = needed[parts.index("head")] + table
-        return needed
-
-    def _ends_together(self, parts: Sequence[Part]) -> bool:
-        """Whether a pass gathers and reduces both ends of the model as one unit.
-
-        A table that both use belongs to one unit of FSDP2, which stays gathered like the head: torchtitan wraps
-        embedding, norm and head by one ``fully_shard`` where they are tied.
-        """
-        framework = self.run.framework
-        tied = self._shares_table(parts) and "head" in framework.kept_parts
-        both = "embedding" in parts and "head" in parts
-        return self.run.layout.zero > 1 and both and (framework.gathers_ends_together or tied)
-
-    def _shares_table(self, parts: Sequence[Part]) -> bool:
-        return self.run.model.tied_embeddings and "embedding" in parts and "head" in parts
-
     def _gathers_units(self, kind: PassKind, *, first: bool) -> bool:
         """Whether a pass gathers parameters layer by layer (ZeRO 3)."""
         layout = self.run.layout
@@ -210,27 +173,35 @@ class Replicas:
         if not self._gathers_behind:
             return Block("prologue", ())
         place, second = (stage, self._chunks_in_turn(stage)[0]), self._second(stage)
-        whole = self._of_place(place)
         if second is None or stage == 0:
-            bucket = smaller(self._elements(place), whole)
-            return Block("prologue", (self._sharding.gather(bucket),) if any_of(bucket > 0) else ())
+            return Block("prologue", self._gathered(place, first=True))
         wait = pause("wait for parameters", self._streams)
-        return Block("prologue", (*self._whole(place), wait, *self._whole(second)))
+        return Block("prologue", (*self._gathered(place), wait, *self._gathered(second)))
 
     def _second(self, stage: int) -> Place | None:
         """The second chunk of a stage in turn."""
         chunks = self._chunks_in_turn(stage)
         return (stage, chunks[1]) if len(chunks) > 1 else None
 
-    def _whole(self, place: Place) -> tuple[Task, ...]:
-        """The gather of a chunk, bucket after bucket."""
-        whole = self._of_place(place)
-        if not any_of(whole > 0):
-            return ()
-        bucket = smaller(self._elements(place), whole)
-        return (self._sharding.gather(bucket, whole / bucket),)
+    def _gathered(self, place: Place, *, first: bool = False) -> tuple[Task, ...]:
+        """The gather of a chunk, bucket after bucket, or of its first buckets alone."""
+        gathers = self._buckets(place)
+        return tuple(
+            self._sharding.gather(one.parameters, 1.0 if first else one.times, experts=one.experts) for one in gathers
+        )
 
-    def _first_forward(self, units: list[Unit], place: Place) -> tuple[list[Unit], tuple[Gather, ...]]:
+    def _buckets(self, place: Place) -> tuple[Gather, ...]:
+        """The gathers of a chunk, for a later pass: one bucket after another, those of experts for themselves."""
+        return tuple(
+            Gather(1, None, bucket, whole / bucket, experts=experts)
+            for experts, (whole,) in by_replicas([self._held.of_place(place)])
+            if any_of(whole > 0)
+            for bucket in (smaller(self._elements(place), whole),)
+        )
+
+    def _first_forward(
+        self, units: list[Unit], sizes: Sequence[HeldParameters], place: Place
+    ) -> tuple[list[Unit], tuple[Gather, ...]]:
         """The first forward pass of a chunk, which waits for its parameters; from the second on, the next are gathered.
 
         Megatron starts them when the first stage begins that pass, a few passes earlier than the last stage does.
@@ -243,14 +214,13 @@ class Replicas:
         units = [Unit((pause("wait for parameters", self._streams),), 0.0), *units]
         gathers: tuple[Gather, ...] = ()
         if turn == 0:
-            gathers = gathers_in_buckets([unit.parameters for unit in units], self._elements(place))
-            if second is not None:
-                gathers = tuple(gather._replace(before=1) for gather in gathers)
-        following = (stage, chunks[turn + 1]) if turn + 1 < len(chunks) else None
-        if following is not None and any_of(self._of_place(following) > 0):
-            whole = self._of_place(following)
-            bucket = smaller(self._elements(following), whole)
-            gathers += (Gather(1, None, bucket, whole / bucket),)
+            gathers = tuple(
+                gather._replace(before=gather.before if second is None else 1, experts=experts)
+                for experts, each in by_replicas([NOTHING, *sizes])
+                for gather in gathers_in_buckets(each, self._elements(place))
+            )
+        if turn + 1 < len(chunks):
+            gathers += self._buckets((stage, chunks[turn + 1]))
         return units, gathers
 
     def _chunks_in_turn(self, stage: int) -> list[int]:
@@ -269,11 +239,20 @@ class Replicas:
         layout = self.run.layout
         return self._scatters and layout.shard > 0 and not self.run.framework.sums_copies_every_pass
 
-    def _reductions(self, sizes: Sequence[Num], elements: Num) -> tuple[Reduction, ...]:
+    def _reductions(self, sizes: Sequence[HeldParameters], elements: Num) -> tuple[Reduction, ...]:
+        """Reductions of a pass: gradients of experts fill buckets of their own.
+
+        github NVIDIA/Megatron-LM, megatron/core/distributed/distributed_data_parallel.py: two families of buckets of
+        one size, each reduced over the ranks that hold the same. Experts come first in a layer's backward pass.
+        """
         framework = self.run.framework
-        if self.run.layout.zero > 1 and framework.reduces_units:
-            return reductions_of_units(sizes)
-        return reductions_in_buckets(sizes, elements, framework.first_bucket_bytes / framework.gradient_bytes)
+        first = framework.first_bucket_bytes / framework.gradient_bytes
+        found: tuple[Reduction, ...] = ()
+        for experts, each in reversed(by_replicas(sizes)):
+            units = self.run.layout.zero > 1 and framework.reduces_units
+            made = reductions_of_units(each) if units else reductions_in_buckets(each, elements, first)
+            found += tuple(reduction._replace(experts=experts) for reduction in made)
+        return found
 
     def _elements(self, place: Place) -> Num:
         """Parameters in a bucket of a chunk (-); infinite for all of them."""
@@ -287,8 +266,8 @@ class Replicas:
     def meetings(self) -> dict[str, tuple[int, ...]]:
         """Stages that meet at the end of an iteration, by what for."""
         meetings = {"gradient norm": tuple(range(self.schedule.stages))}
-        if len(self._ends) > 1:
-            meetings["tied embedding"] = self._ends
+        if len(self._held.ends) > 1:
+            meetings["tied embedding"] = self._held.ends
         for stage in range(self.schedule.stages):
             together = self._same_layers(stage)
             if len(together) > 1:
@@ -300,48 +279,43 @@ class Replicas:
         run, machine, layout, framework = self.run, self.machine, self.run.layout, self.run.framework
         places = [place for place in self.contents if place[0] == stage]
         late = [place for place in places if not self._scatters and self.releasing_kind(place) is None]
-        parameters, tensors = self._of_places(places), self._tensors(places)
+        held, tensors = self._held.of_places(places), self._held.tensors(places)
         tasks: tuple[Task, ...] = ()
         if late:
-            rest = self._of_places(late)
-            tasks += machine.tasks([gradient_packing(rest, framework, self._tensors(late))])
+            rest = self._held.of_places(late)
+            tasks += machine.tasks([gradient_packing(rest.total, framework, self._held.tensors(late))])
             # Also with one replica, where it takes no time: the number of events must not depend on DP.
-            tasks += tuple(machine.task(reduction) for reduction in gradient_reduction(rest, layout, framework))
+            for experts, (size,) in by_replicas([rest]):
+                reductions = gradient_reduction(size, layout, framework, experts=experts)
+                tasks += tuple(machine.task(reduction) for reduction in reductions)
         paired = [place for place in places if self._sums_copies_last and self._last_kind(place) is None]
         if paired:
-            _, add_copies = gradient_reduction(self._of_places(paired), layout, framework)
-            tasks += (machine.task(add_copies),)
+            for experts, (size,) in by_replicas([self._held.of_places(paired)]):
+                _, add_copies = gradient_reduction(size, layout, framework, experts=experts)
+                tasks += (machine.task(add_copies),)
         early = [place for place in places if place not in late]
         if early:
             # A bucket is copied back while others are still reduced.
-            back = gradient_unpacking(self._of_places(early), framework, self._tensors(early))
+            back = gradient_unpacking(self._held.of_places(early).total, framework, self._held.tensors(early))
             tasks += (*machine.tasks(back), pause("wait for gradients", self._streams))
-        if stage in self._ends:
+        if stage in self._held.ends:
             reduce = machine.task(embedding_gradient_reduction(run.model, layout, framework))
             tasks += (replace(reduce, category="dp", rendezvous="tied embedding"),)
         together = self._same_layers(stage)
-        add, share = copy_reduction(parameters, layout, framework)
+        add, share = copy_reduction(held.shared, layout, framework, held.expert)
         if len(together) > 1:
             tasks += (replace(machine.task(add), rendezvous=_copies(together)),)
         norm = machine.task(gradient_norm(layout))
         # The host reads the norm, to clip by it and to see whether the step is to be skipped.
         tasks += (replace(norm, category="optimizer", rendezvous="gradient norm", synchronises=True),)
-        tasks += (machine.task(optimizer_step(parameters, layout, framework, tensors, len(together))),)
+        step = optimizer_step(held.shared, layout, framework, tensors, len(together), held.expert)
+        tasks += (machine.task(step),)
         if share is not None and len(together) > 1:
             tasks += (replace(machine.task(share), rendezvous=_copies(together)),)
         if layout.zero in (1, 2) and not self._gathers_behind:
-            tasks += (machine.task(parameter_gather(parameters, layout, framework)),)
+            for experts, (size,) in by_replicas([held]):
+                tasks += (machine.task(parameter_gather(size, layout, framework, experts=experts)),)
         return Block("epilogue", tasks)
-
-    @cached_property
-    def _ends(self) -> tuple[int, ...]:
-        """Stages that hold a tied embedding and head apart, each one of them; none where no two have to agree."""
-        embedding, head = (
-            {place[0] for place, content in self.contents.items() if getattr(content, end)}
-            for end in ("embedding", "head")
-        )
-        tied = self.run.model.tied_embeddings and embedding != head
-        return tuple(sorted(embedding | head)) if tied else ()
 
     def _same_layers(self, stage: int) -> tuple[int, ...]:
         """Stages that hold copies of the layers of a stage, itself among them."""
@@ -358,7 +332,14 @@ class Replicas:
 
     @property
     def _replicated(self) -> bool:
-        return any_of(self.run.layout.dp * self.run.layout.cp > 1)
+        """Whether any other rank holds the same parameters, be it of experts only."""
+        layout = self.run.layout
+        experts = self.run.model.moe is not None and any_of(layout.tp * layout.cp * layout.dp > layout.ep * layout.etp)
+        return experts or any_of(layout.dp * layout.cp > 1)
+
+    @cached_property
+    def _held(self) -> Holdings:
+        return Holdings(self.run, self.schedule, self.contents)
 
     @cached_property
     def _sharding(self) -> Sharding:
@@ -368,39 +349,6 @@ class Replicas:
     def _streams(self) -> tuple[str, ...]:
         """Streams on which parameters and gradients travel."""
         return ("dp", "replicas") if self.run.layout.zero and self.run.layout.shard else ("dp",)
-
-    @cached_property
-    def _parameters(self) -> Mapping[Part, Num]:
-        """Parameters of one rank, by part (-)."""
-        shape = (self.run.model, self.run.layout, self.run.framework)
-        return {
-            "layer": layer_parameters(*shape),
-            "embedding": embedding_parameters(*shape),
-            "head": head_parameters(*shape) - self._shared_table,
-        }
-
-    @cached_property
-    def _shared_table(self) -> Num:
-        """What a head counts of its own and has not (-): where every stage with it has the embedding, too, and tied."""
-        run = self.run
-        shared = run.model.tied_embeddings and self.schedule.stages > 1 and not self._ends
-        return table_parameters(run.model, run.layout, run.framework) if shared else 0.0
-
-    def _of_place(self, place: Place) -> Num:
-        """Parameters of one rank of a stage in one chunk (-)."""
-        run, content = self.run, self.contents[place]
-        held = held_parameters(run.model, run.layout, run.framework, content).total
-        return held - self._shared_table if content.head else held
-
-    def _of_places(self, places: Sequence[Place]) -> Num:
-        """Parameters of one rank of a stage in several chunks (-)."""
-        total: Num = sum(self._of_place(place) for place in places)
-        return total
-
-    def _tensors(self, places: Sequence[Place]) -> int:
-        """Parameter tensors of several chunks, near enough: those of their layers (-)."""
-        layers = sum(self.contents[place].layers for place in places)
-        return layers * layer_tensors(self.run.model, self.run.framework)
 
 
 def _copies(stages: tuple[int, ...]) -> str:

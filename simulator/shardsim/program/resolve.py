@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardsim.cost.attention import library_of
+from shardsim.cost.exchange import exchange_constants
 from shardsim.errors import InputError, Problem
 from shardsim.program.misaligned import misaligned
 from shardsim.program.provenance import fabric_here
+from shardsim.program.routed import TWO_LEVEL, busiest, loads_of, remarks
 from shardsim.schema.catalog import is_path
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
@@ -22,6 +24,8 @@ from shardsim.schema.model import load_model
 from shardsim.schema.rules import load_rules
 from shardsim.schema.run import LayoutRequest, RunRequest
 from shardsim.schema.schedules import load_schedule
+from shardsim.topology.placement import GroupAxis
+from shardsim.topology.shape import group_shape
 from shardsim.values.hardware import Cluster, Profile
 from shardsim.values.num import Num
 from shardsim.values.program import PipelineSchedule
@@ -39,9 +43,9 @@ from shardsim.values.training import (
 from shardsim.workload.activations import layer_activations
 from shardsim.workload.allocations import stage_allocations
 from shardsim.workload.attention import softmax_warning
+from shardsim.workload.kinds import is_expert_layer
 from shardsim.workload.occupancy import peak_bytes
-from shardsim.workload.parameters import is_expert_layer
-from shardsim.workload.pipeline_split import SplitRequest, spread, stage_split
+from shardsim.workload.pipeline_split import SplitRequest, prediction_stage, spread, stage_split
 from shardsim.workload.schedules import RULES, schedule_of
 from shardsim.workload.validity import check
 
@@ -70,7 +74,7 @@ def resolve(request: RunRequest, data: Sequence[Path] = (), *, priced: bool = Tr
         Every problem found, together.
     """
     problems = unknown_changes(request.set)
-    model = _try(problems, lambda: load_model(request.model, data))
+    model = _model(request, data, problems)
     cluster = _try(problems, lambda: load_cluster(request.cluster, data, changes=request.set))
     framework = _framework(request, cluster, data, problems)
     if cluster is None or model is None or framework is None:
@@ -87,19 +91,24 @@ def resolve(request: RunRequest, data: Sequence[Path] = (), *, priced: bool = Tr
     framework = replace(framework, low_precision=next((name for name in NARROW_TYPE if name == precision), None))
     gpus = _gpus(request, problems)
     layout, batch = _layout(request, model, framework, gpus, problems), _batch(request)
+    loads = _try(problems, lambda: loads_of(request.routing, model))
+    layout = replace(layout, imbalance=busiest(loads, layout))
     rules = _try(problems, lambda: load_rules(framework.rules, data))
     found, warnings = check(model, layout, batch, gpus, framework, rules=rules, precision=precision, priced=priced)
     problems += found
+    if priced and model.moe is not None and layout.ep > 1 and layout.dispatcher in TWO_LEVEL:
+        _try(problems, lambda: exchange_constants(layout.dispatcher, profile.fabric))
     if framework.attention != "unfused":
         _try(problems, lambda: library_of(framework.attention, kernels.attention))
     if problems:
         raise InputError(problems)
     layout = replace(layout, dp=round(float(layout.dp)), sp=layout.sp and request.layout.tp > 1)
     warnings = (*warnings, *_assumptions(request, cluster, framework, precision, gpus))
+    warnings = (*warnings, *remarks(request, model, layout, loads, profile.fabric))
     apart = softmax_warning(model, layout, batch, framework)
     warnings = warnings if apart is None else (*warnings, apart)
     run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, warnings)
-    run = replace(run, warnings=(*warnings, *_recomputed_in_vain(run), *misaligned(run)))
+    run = replace(run, warnings=(*warnings, *_recomputed_in_vain(run), *misaligned(run), *_straddling(run)))
     return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))
 
 
@@ -192,6 +201,24 @@ def _recomputed_in_vain(run: TrainingRun) -> Iterator[str]:
         yield f"recompute of {' and '.join(idle)} saves nothing here: a layer keeps as many bytes without it"
 
 
+def _straddling(run: TrainingRun) -> Iterator[str]:
+    """Groups that would fit into an NVLink domain, and lie over several because the domain is no multiple of them."""
+    cluster, gpus = run.cluster, int(run.layout.gpus)
+    axes: tuple[GroupAxis, ...] = ("tp", "ep")
+    for axis in axes:
+        shape = group_shape(cluster, run.layout, axis)
+        ranks = int(shape.ranks)
+        if shape.domains <= 1 or ranks > cluster.gpus_per_domain:
+            continue
+        sizes = range(cluster.gpus_per_node, cluster.gpus_per_domain, cluster.gpus_per_node)
+        fit = max((size for size in sizes if size % ranks == 0 and gpus % size == 0), default=0)
+        if fit:
+            yield (
+                f"some {axis.upper()} groups of {ranks} lie over two NVLink domains of {cluster.gpus_per_domain} GPUs: "
+                f"--set cluster.gpus_per_domain={fit} deals the job out in parts of {fit}, as schedulers do on request"
+            )
+
+
 _SIXTEEN_BIT = ("fp16", "bf16")
 _UNPRICED = (
     "cluster.pcie",
@@ -212,6 +239,7 @@ def _layout(request: RunRequest, model: Model, framework: Framework, gpus: int, 
         split = spread(model.layers, max(1, asked.pp * vpp // request_of_stages.copies))
     recompute = asked.recompute or framework.default_recompute
     problems += _recompute_problems(asked, recompute)
+    etp = asked.etp or (asked.tp if model.moe is not None and framework.splits_experts else 1)
     return Layout(
         tp=asked.tp,
         pp=asked.pp,
@@ -227,13 +255,33 @@ def _layout(request: RunRequest, model: Model, framework: Framework, gpus: int, 
         group=asked.group or 0,
         split=split,
         custom=custom,
-        recompute_modules=asked.recompute_modules or ("core_attn",),
+        recompute_modules=asked.recompute_modules or _usual_modules(model, framework),
         recompute_method=asked.recompute_method or "uniform",
         recompute_layers=asked.recompute_layers or 0,
         shard=asked.shard or 0,
         reshard=framework.reshards_in_pipeline or asked.pp == 1 if asked.reshard is None else asked.reshard,
-        etp=asked.etp or (1 if model.moe is None else asked.tp),
+        etp=etp,
+        cp_comm=asked.cp_comm or framework.cp_comm,
+        cp_inner=asked.cp_inner or 0,
+        cp_zigzag=asked.cp_zigzag,
+        dispatcher=asked.dispatcher or (framework.dispatcher if asked.ep * etp > 1 else "alltoall"),
+        capacity_factor=asked.capacity_factor or 0.0,
+        pads_capacity=asked.pads_capacity,
+        overlap_experts=asked.overlap_experts,
+        mtp_stage=prediction_stage(asked.pp_layout) if model.mtp else None,
     )
+
+
+def _model(request: RunRequest, data: Sequence[Path], problems: list[Problem]) -> Model | None:
+    model = _try(problems, lambda: load_model(request.model, data))
+    return model if model is None or request.mtp is None else replace(model, mtp=request.mtp)
+
+
+def _usual_modules(model: Model, framework: Framework) -> tuple[str, ...]:
+    """What a framework repeats under selective recompute, of that which the model has."""
+    absent = {"mla_up_proj"} if model.mla is None else set()
+    absent |= {"moe_act", "moe"} if model.moe is None else set()
+    return tuple(name for name in framework.recompute_modules if name not in absent)
 
 
 def _recompute_problems(asked: LayoutRequest, recompute: Recompute) -> Iterator[Problem]:
@@ -285,6 +333,7 @@ def _split_request(
         loss_as_layer=asked.loss_as_layer,
         pp_layout=asked.pp_layout,
         virtual_stage_layers=asked.virtual_stage_layers,
+        mtp=model.mtp,
     )
 
 

@@ -1,4 +1,4 @@
-"""The operators of one layer on one rank: what each costs, and what bounds it.
+"""The operators of one layer, of whichever kind, on one rank: what each costs, and what bounds it.
 
 What bounds an operator follows from prices alone: on a device with boundless arithmetic its memory remains, on one with
 boundless bandwidth its arithmetic, and the smallest of its kind is all launch (Williams, Waterman & Patterson 2009,
@@ -14,14 +14,24 @@ from typing import Literal
 from shardsim.cost.attention import library_of
 from shardsim.cost.gemm import PEAK_OF, operand_width
 from shardsim.cost.operators import compute_seconds
+from shardsim.errors import InputError, Problem
 from shardsim.program.machine import Machine
 from shardsim.program.provenance import _elsewhere, priced_alike
 from shardsim.schema.changes import SOURCE as SET_BY_USER
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import KernelConstants
-from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator, OptimizerStep
+from shardsim.values.operators import (
+    Attention,
+    Collective,
+    Elementwise,
+    Gemm,
+    Operator,
+    OptimizerStep,
+    TokenExchange,
+)
 from shardsim.values.provenance import Provenance
 from shardsim.values.training import TrainingRun
+from shardsim.workload.kinds import LayerKind, layer_kind
 from shardsim.workload.layer import layer_backward, layer_forward, recomputed_forward
 
 Phase = Literal["forward", "recompute", "backward"]
@@ -46,7 +56,7 @@ class OperatorCost:
     name : str
     phase : {"forward", "recompute", "backward"}
     kind : str
-        ``gemm``, ``attention``, the kind of a memory-bound kernel, or of a collective.
+        ``gemm``, ``attention``, the kind of a memory-bound kernel, of a collective, or ``dispatch`` and ``combine``.
     kernels : int
         Kernels launched (-).
     flop, bytes_moved : float
@@ -91,6 +101,7 @@ class LayerCosts:
     Parameters
     ----------
     run : TrainingRun
+    kind : LayerKind
     operators : tuple of OperatorCost
     peak, sustained : float
         Dense peak of the data type, and what matrix products hold of it in training [FLOP/s].
@@ -99,6 +110,7 @@ class LayerCosts:
     """
 
     run: TrainingRun
+    kind: LayerKind
     operators: tuple[OperatorCost, ...]
     peak: float
     sustained: float
@@ -116,19 +128,30 @@ class LayerCosts:
         return sum(one.flop for one in self.operators)
 
 
-def layer_costs(run: TrainingRun) -> LayerCosts:
+def layer_costs(run: TrainingRun, layer: int | None = None) -> LayerCosts:
     """Price the operators of one layer for one micro-batch on one rank.
 
     Parameters
     ----------
     run : TrainingRun
         One layout; degrees are scalars.
+    layer : int or None
+        Counted from 1 (-), where layers are of several kinds; the last if left out.
 
     Returns
     -------
     LayerCosts
+
+    Raises
+    ------
+    InputError
+        The model has no such layer.
     """
-    shape = (run.model, run.layout, run.batch, run.framework)
+    last = run.model.layers
+    if layer is not None and not 1 <= layer <= last:
+        raise InputError(Problem(f"{run.model.name} has no layer {layer}", "--layer", f"1 to {last}"))
+    kind = layer_kind(run.model, (layer or last) - 1)
+    shape = (run.model, run.layout, run.batch, run.framework, kind)
     parts: Mapping[Phase, tuple[Operator, ...]] = {
         "forward": layer_forward(*shape),
         "recompute": recomputed_forward(*shape),
@@ -140,7 +163,7 @@ def layer_costs(run: TrainingRun) -> LayerCosts:
     device = run.cluster.device
     peak = device.peak_flops[run.peak_type]
     reached = own.memory_efficiency * device.memory_bandwidth
-    return LayerCosts(run, operators, peak, own.sustained * peak, device.memory_bandwidth, reached)
+    return LayerCosts(run, kind, operators, peak, own.sustained * peak, device.memory_bandwidth, reached)
 
 
 @dataclass(frozen=True)
@@ -163,21 +186,25 @@ class _Pricer:
             seconds, host = float(task.seconds), float(task.host)
             if seconds <= 0.0:
                 continue
-            if isinstance(operator, Collective):
+            if isinstance(operator, Collective | TokenExchange):
                 yield self.collective(phase, operator, seconds)
             else:
                 yield self.compute(phase, operator, seconds, host)
 
-    def collective(self, phase: Phase, operator: Collective, seconds: float) -> OperatorCost:
+    def collective(self, phase: Phase, operator: Collective | TokenExchange, seconds: float) -> OperatorCost:
         transfer = self.machine.transfer(operator)
-        cluster, shape = self.run.cluster, self.machine.shapes[operator.axis]
-        links = {"nvlink": cluster.nvlink.bandwidth, "nic": float(shape.nic_share), "pcie": cluster.pcie.bandwidth}
+        cluster = self.run.cluster
+        shape = self.machine.shapes["ep" if isinstance(operator, TokenExchange) else operator.axis]
+        # What one rank sends passes its own adapters, a collective's most loaded link those of its domain's members.
+        alone = transfer.algorithm in (*self.run.profile.fabric.exchange, "send_recv")
+        adapters = min(float(shape.nic_share), cluster.nic_bandwidth_per_gpu) if alone else float(shape.nic_share)
+        links = {"nvlink": cluster.nvlink.bandwidth, "nic": adapters}
         slowest = max(transfer.wire, key=lambda link: float(transfer.wire[link] / transfer.rate[link]))
         size = float(transfer.wire[slowest])
         return OperatorCost(
             name=operator.name,
             phase=phase,
-            kind=operator.kind,
+            kind=operator.direction if isinstance(operator, TokenExchange) else operator.kind,
             kernels=1,
             flop=0.0,
             bytes_moved=size,
@@ -259,9 +286,12 @@ class _Pricer:
 
     def provenance(self, operator: Gemm | Attention | Elementwise | OptimizerStep) -> Provenance:
         prefix = self.prefix(operator)
-        # Grouping products is the price of other operators.
+        # What grouping products costs is the price of experts alone.
+        grouped = isinstance(operator, Gemm) and operator.grouped
         notes = [
-            note for key, note in self.kernels.provenance.items() if key.startswith(prefix) and ".grouped." not in key
+            note
+            for key, note in self.kernels.provenance.items()
+            if key.startswith(prefix) and (grouped or ".grouped." not in key)
         ]
         weakest = min(notes, key=lambda note: _TRUST.index(note.basis))
         measured_on = self.kernels.measured_on.get(prefix.partition(".")[0], ())

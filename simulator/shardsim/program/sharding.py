@@ -53,6 +53,8 @@ class Gather(NamedTuple):
         How many collectives of that size follow each other (-).
     copied : bool
         Whether the unit copies them to where it uses them.
+    experts : bool
+        Whether they are of experts, which other ranks hold parts of.
     """
 
     before: int
@@ -60,6 +62,7 @@ class Gather(NamedTuple):
     parameters: Num
     times: Num = 1.0
     copied: bool = False
+    experts: bool = False
 
 
 class Reduction(NamedTuple):
@@ -73,11 +76,14 @@ class Reduction(NamedTuple):
         (-).
     times : Num
         How many reductions of that size follow each other (-).
+    experts : bool
+        Whether they are of experts, which other ranks hold the same of.
     """
 
     after: int
     parameters: Num
     times: Num = 1.0
+    experts: bool = False
 
 
 def gathers_of_units(parameters: Sequence[Num], ahead: int, *, copied: bool) -> tuple[Gather, ...]:
@@ -259,11 +265,12 @@ class Sharding:
         for at, unit in enumerate(units):
             for gather in gathers:
                 if gather.before == at:
-                    queued = line.queue(self.gather(gather.parameters, gather.times))
+                    queued = line.queue(self.gather(gather.parameters, gather.times, experts=gather.experts))
                     if gather.needed is not None:
                         arrived.setdefault(gather.needed, []).append(queued)
                     if gather.needed is not None and gather.copied:
-                        unpacking[gather.needed] = self._tasks(gathered_copy(gather.parameters, framework))
+                        copy = self._tasks(gathered_copy(gather.parameters, framework))
+                        unpacking[gather.needed] = (*unpacking.get(gather.needed, ()), *copy)
             line.put(joined(unpacking.get(at, ()), unit.tasks), arrived.get(at, ()))
             ready = [reduction for reduction in reductions if reduction.after == at]
             if ready:
@@ -277,7 +284,7 @@ class Sharding:
             line.put((pause("wait for gradients", self.streams),))
         return tuple(line.tasks)
 
-    def gather(self, parameters: Num, times: Num = 1.0) -> Task:
+    def gather(self, parameters: Num, times: Num = 1.0, *, experts: bool = False) -> Task:
         """The gather of parameters, behind computation.
 
         Parameters
@@ -286,12 +293,14 @@ class Sharding:
             (-).
         times : Num
             How many of that size follow each other (-).
+        experts : bool
+            Whether they are of experts.
 
         Returns
         -------
         Task
         """
-        gather = parameter_gather(parameters, self.run.layout, self.run.framework)
+        gather = parameter_gather(parameters, self.run.layout, self.run.framework, experts=experts)
         return replace(self._repeated(gather, parameters, times), name="gather parameters")
 
     def _reduce(self, line: _Line, reduction: Reduction, *, copies: bool) -> int:
@@ -301,7 +310,7 @@ class Sharding:
         """
         framework = self.run.framework
         queued: list[int] = []
-        collectives = gradient_reduction(reduction.parameters, self.run.layout, framework)
+        collectives = gradient_reduction(reduction.parameters, self.run.layout, framework, experts=reduction.experts)
         for collective in collectives if copies else collectives[:1]:
             task = self._repeated(collective, reduction.parameters, reduction.times)
             queued.append(line.queue(replace(task, name="reduce gradients"), queued[-1:]))
