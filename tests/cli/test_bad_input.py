@@ -55,7 +55,7 @@ def _refused(tmp_path: Path, *arguments: str) -> list[str]:
         (["--set", "layout.tpp=4"], ["unknown key 'tpp'"]),
         (["--set", "layout.tp=four"], ["'four' is not a whole number"]),
         (["--set", "nonsense"], ["not key=value"]),
-        (["--etp", "2"], ["etp 2", "not priced by this version"]),
+        (["--etp", "2"], ["layout.etp", "etp 2", "a model without experts"]),
         (["--first-layers", "2"], ["layout.first_layers", "94 layers remain", "one of"]),
         (["--last-layers", "2"], ["layout.last_layers", "94 layers remain", "one of"]),
         (["--pp-layout", "Et*3|t*2"], ["layout.pp_layout", "2 virtual stages"]),
@@ -187,7 +187,7 @@ def test_a_failure_after_the_work_leaves_no_file(
     [
         (["show", "dgx-a10"], "did you mean dgx-a100"),
         (["show", "dgx-a100", "--gpus", "30", "--tp", "4", "--pp", "2"], "no multiple of TP x PP x CP = 8"),
-        (["show", "dgx-a100", "--gpus", "32", "--tp", "4", "--ep", "3"], "does not divide DP 8"),
+        (["show", "dgx-a100", "--gpus", "32", "--tp", "4", "--ep", "3"], "EP x ETP = 3 does not divide the 32 ranks"),
         (["show", "dgx-a100", "--gpus", "32", "--order", "tp-pp"], "rank order"),
         (["show", "dgx-a100", "--gpus", "10000000"], "too many to list"),
         (["show", "selene", "--gpus", "1000000"], "selene has"),

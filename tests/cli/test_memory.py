@@ -87,7 +87,8 @@ def test_experts_are_counted_though_their_time_is_not_priced() -> None:
 
 
 def test_memory_over_time_needs_a_price_and_says_so_before_anything_is_written(tmp_path: Path) -> None:
-    result = _run(*MIXTRAL, "--over-time", tmp_path / "memory.csv", "--plot", tmp_path / "memory.png")
+    too_long = ("--global-batch", "1200000")
+    result = _run(*MIXTRAL, *too_long, "--over-time", tmp_path / "memory.csv", "--plot", tmp_path / "memory.png")
     assert result.exit_code == 2
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []

@@ -69,7 +69,8 @@ def test_a_mixture_of_experts_shows_all_parameters_and_those_of_a_token() -> Non
     for words in ("671B", "37.55B", "61, 58 with experts", "256 of 2,048, 8 a token", "187,107,328 parameters"):
         assert words in result.stdout
     found = json.loads(_run("deepseek-v3", "--json").stdout)
-    assert found["operators"] == []
+    kinds = {(item["layer"]["experts"], item["layer"]["window"]) for item in found["operators"]}
+    assert kinds == {(False, 0), (True, 0)}
     assert 3 * found["layer_parameters"] + 58 * found["expert_layer_parameters"] < found["parameters"]
     assert (found["moe"]["top_k"], found["mla"]["kv_lora"]) == (8, 512)
 
@@ -93,3 +94,28 @@ def test_a_layout_that_does_not_divide_is_refused_with_the_legal_values() -> Non
     assert result.exit_code == 2
     assert "error: " in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_each_kind_of_layer_shows_its_operators() -> None:
+    result = _run("gpt-oss-120b", "--ep", "8")
+    assert result.exit_code == 0, result.stderr
+    for words in ("a layer with experts, with a window of 128", "EP8", "116.8B", "18 with a window", "dispatch"):
+        assert words in result.stdout
+    found = json.loads(_run("gpt-oss-120b", "--ep", "8", "--json").stdout)
+    seen = {item["window"] for item in found["operators"] if item["operator"] == "attention"}
+    assert seen == {0, 128}
+    up = next(item for item in found["operators"] if item["name"] == "experts up")
+    assert (up["batch"], up["m"]) == (128 / 8, 2048 * 4 * 8 / 128)
+
+
+def test_context_parallelism_shows_what_moves_keys_and_values() -> None:
+    result = _run("llama-3-8b", "--cp", "4", "--cp-comm", "all_gather")
+    assert result.exit_code == 0, result.stderr
+    assert "over cp" in result.stdout
+    assert "CP4 by all_gather" in result.stdout
+
+
+def test_degrees_of_experts_without_experts_are_refused() -> None:
+    result = _run("llama-3-8b", "--ep", "2")
+    assert result.exit_code == 2
+    assert "ep" in result.stderr

@@ -37,6 +37,15 @@ def test_every_flag_has_a_key_that_the_schema_knows() -> None:
         "ep": 7,
         "dp": 11,
         "etp": 12,
+        "cp_comm": "a2a+p2p",
+        "cp_inner": 21,
+        "cp_zigzag": False,
+        "dispatcher": "deepep",
+        "capacity_factor": 1.25,
+        "pads_capacity": True,
+        "overlap_experts": True,
+        "routing": {"loads": None, "histogram": None, "power_law": 0.5},
+        "mtp": 22,
         "sp": True,
         "zero": 1,
         "shard": 13,
@@ -63,7 +72,8 @@ def test_every_flag_has_a_key_that_the_schema_knows() -> None:
         "framework": "f",
     }
     assert values.keys() == FLAGS.keys()
-    request = request_from_mapping(run_keys(values), "command line").model_dump(by_alias=True)
+    given = run_keys(values | {"routing": {"power_law": 0.5}})
+    request = request_from_mapping(given, "command line").model_dump(by_alias=True)
     for flag, path in FLAGS.items():
         found: object = request
         for part in path:

@@ -31,12 +31,34 @@ def test_the_worked_example_says_who_talks_to_whom() -> None:
 
 def test_gpus_follow_from_the_degrees() -> None:
     found = json.loads(_run("show", "dgx-a100", "--tp", "4", "--cp", "2", "--pp", "2", "--json").stdout)
-    assert found["layout"] == {"tp": 4, "pp": 2, "dp": 1, "cp": 2, "ep": 1}
+    assert found["layout"] == {"tp": 4, "pp": 2, "dp": 1, "cp": 2, "ep": 1, "etp": 1}
 
 
 def test_experts_lie_within_the_replicas() -> None:
     found = json.loads(_run("show", "dgx-a100", "--gpus", "32", "--tp", "4", "--ep", "2", "--json").stdout)
-    assert {item["axis"]: item["ranks"] for item in found["conversations"]} == {"tp": 4, "dp": 8, "ep": 2}
+    assert {item["axis"]: item["ranks"] for item in found["conversations"]} == {
+        "tp": 4, "dp": 8, "ep": 2, "edp": 16,
+    }  # fmt: skip
+
+
+def test_experts_that_are_split_have_groups_of_their_own() -> None:
+    arguments = ("show", "dgx-h100", "--gpus", "64", "--tp", "4", "--cp", "4", "--cp-inner", "2")
+    found = json.loads(_run(*arguments, "--ep", "8", "--etp", "2", "--json").stdout)
+    ranks = {item["axis"]: item["ranks"] for item in found["conversations"]}
+    assert ranks == {"tp": 4, "cp_inner": 2, "cp_outer": 2, "dp": 4, "etp": 2, "ep": 8, "edp": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--tp", "4", "--ep", "3"), "EP x ETP = 3 does not divide the 4 ranks of a pipeline stage"),
+        (("--cp", "4", "--cp-inner", "3"), "3 inner ranks do not divide CP 4"),
+    ],
+)
+def test_groups_that_do_not_divide_are_refused(arguments: tuple[str, ...], expected: str) -> None:
+    result = _run("show", "dgx-h100", *arguments)
+    assert result.exit_code == 2
+    assert expected in result.stderr
 
 
 def test_the_rank_order_decides_who_shares_a_node() -> None:

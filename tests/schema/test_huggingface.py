@@ -108,6 +108,7 @@ DEEPSEEK_V3: dict[str, Any] = {
     "model_type": "deepseek_v3",
     "moe_intermediate_size": 2048,
     "moe_layer_freq": 1,
+    "n_group": 8,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_attention_heads": 128,
@@ -119,6 +120,8 @@ DEEPSEEK_V3: dict[str, Any] = {
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
     "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
     "v_head_dim": 128,
     "vocab_size": 129280,
 }
@@ -129,6 +132,7 @@ DEEPSEEK_V2_LITE: dict[str, Any] = DEEPSEEK_V3 | {
     "intermediate_size": 10944,
     "model_type": "deepseek_v2",
     "moe_intermediate_size": 1408,
+    "n_group": 1,
     "n_routed_experts": 64,
     "n_shared_experts": 2,
     "num_attention_heads": 16,
@@ -137,7 +141,77 @@ DEEPSEEK_V2_LITE: dict[str, Any] = DEEPSEEK_V3 | {
     "num_key_value_heads": 16,
     "num_nextn_predict_layers": 0,
     "q_lora_rank": None,
+    "topk_group": 1,
+    "topk_method": "greedy",
     "vocab_size": 102400,
+}
+QWEN3_30B: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3_0_6B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "max_window_layers": 28,
+    "model_type": "qwen3",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": True,
+    "vocab_size": 151936,
+}
+GPT_OSS_120B: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "num_local_experts": 128,
+    "sliding_window": 128,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+GROK_1: dict[str, Any] = {
+    "architectures": ["Grok1ModelForCausalLM"],
+    "hidden_size": 6144,
+    "intermediate_size": 32768,
+    "model_type": "grok-1",
+    "num_attention_heads": 48,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 131072,
 }
 
 
@@ -154,7 +228,14 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.mark.parametrize(
     ("config", "parameters"),
-    [(GPT2, 124_439_808), (LLAMA_3_8B, 8_030_261_248), (QWEN2_0_5B, 494_032_768), (MISTRAL_7B, 7_241_732_096)],
+    [
+        (GPT2, 124_439_808),
+        (LLAMA_3_8B, 8_030_261_248),
+        (QWEN2_0_5B, 494_032_768),
+        (MISTRAL_7B, 7_241_732_096),
+        (QWEN3_0_6B, 596_049_920),
+        (QWEN3_30B, 30_532_122_624),
+    ],
 )
 def test_imported_models_have_as_many_parameters_as_their_published_weights(
     write: Write, config: dict[str, Any], parameters: int
@@ -181,16 +262,29 @@ def test_imported_mixtures_have_the_published_sizes(
 
 @pytest.mark.parametrize(
     ("config", "name"),
-    [(LLAMA_3_8B, "llama-3-8b"), (MIXTRAL, "mixtral-8x7b"), (DEEPSEEK_V3, "deepseek-v3")],
+    [
+        (LLAMA_3_8B, "llama-3-8b"),
+        (MIXTRAL, "mixtral-8x7b"),
+        (DEEPSEEK_V3, "deepseek-v3"),
+        (QWEN3_30B, "qwen3-30b-a3b"),
+        (GPT_OSS_120B, "gpt-oss-120b"),
+        (GROK_1, "grok-1"),
+    ],
 )
 def test_a_configuration_and_the_catalog_give_the_same_shape(write: Write, config: dict[str, Any], name: str) -> None:
     model, catalog = load_model(write(config)), load_model(name)
     assert replace(model, name=catalog.name, source=catalog.source) == catalog
 
 
-def test_modules_that_predict_further_tokens_are_said_to_be_left_out(write: Write) -> None:
-    assert "1 more modules that predict further tokens are left out" in load_model(write(DEEPSEEK_V3)).source
-    assert "left out" not in load_model(write(DEEPSEEK_V2_LITE)).source
+def test_modules_that_predict_further_tokens_are_counted_apart(write: Write) -> None:
+    assert load_model(write(DEEPSEEK_V3)).mtp == 1
+    assert load_model(write(DEEPSEEK_V2_LITE)).mtp == 0
+
+
+def test_routing_that_may_reach_every_group_has_no_limit(write: Write) -> None:
+    moe = load_model(write(DEEPSEEK_V2_LITE)).moe
+    assert moe is not None
+    assert (moe.groups, moe.group_limit) == (0, 0)
 
 
 def test_experts_of_qwen_may_leave_out_the_first_layers_or_every_other(write: Write) -> None:
@@ -211,9 +305,24 @@ def test_only_the_class_may_be_named(write: Write) -> None:
     assert load_model(write(config)).kv_heads == 8
 
 
-def test_a_sliding_window_is_said_not_to_be_modelled(write: Write) -> None:
-    assert "4096 tokens is not modelled" in load_model(write(MISTRAL_7B)).source
-    assert "modelled" not in load_model(write(QWEN2_0_5B)).source
+@pytest.mark.parametrize(
+    ("config", "window", "full_every"),
+    [
+        (MISTRAL_7B, 4096, 0),
+        (MISTRAL_7B | {"sliding_window": None}, 0, 1),
+        (QWEN2_0_5B, 0, 1),
+        (QWEN2_0_5B | {"use_sliding_window": True, "max_window_layers": 24}, 0, 1),
+        (QWEN2_0_5B | {"use_sliding_window": True, "max_window_layers": 0}, 32768, 0),
+        (GPT_OSS_120B, 128, 2),
+        (GPT_OSS_120B | {"layer_types": ["full_attention"] * 36}, 0, 1),
+        (GPT_OSS_120B | {"layer_types": ["sliding_attention"] * 36}, 128, 0),
+    ],
+)
+def test_a_sliding_window_holds_where_the_configuration_says(
+    write: Write, config: dict[str, Any], window: int, full_every: int
+) -> None:
+    model = load_model(write(config))
+    assert (model.window, model.full_every) == (window, full_every)
 
 
 def test_every_missing_key_is_named_at_once(write: Write) -> None:
@@ -238,6 +347,12 @@ def test_every_missing_key_is_named_at_once(write: Write) -> None:
         (DEEPSEEK_V3 | {"moe_layer_freq": 2}, "moe_layer_freq: experts in one of 2 layers"),
         (DEEPSEEK_V3 | {"attention_bias": True, "mlp_bias": True}, "biases in latent attention"),
         (DEEPSEEK_V3 | {"kv_lora_rank": None}, "kv_lora_rank"),
+        (GROK_1 | {"hidden_act": "silu"}, "the activation 'silu' cannot be expressed"),
+        (GPT_OSS_120B | {"attention_bias": False}, "mlp_bias: biases in attention or in the MLP alone"),
+        (GPT_OSS_120B | {"layer_types": ["full_attention", "sliding_attention"] * 18}, "layer_types: layers with a"),
+        (GPT_OSS_120B | {"layer_types": ["sliding_attention"] * 3}, "in no regular pattern"),
+        (QWEN2_0_5B | {"use_sliding_window": True, "max_window_layers": 12}, "max_window_layers: layers with a"),
+        (QWEN3_30B | {"num_experts_per_tok": 129}, "each token goes to 129 of 128 experts"),
         ({"model_type": "gemma2"}, "the architecture 'gemma2' cannot be expressed"),
         ({"model_type": "qwen22"}, "did you mean qwen2"),
         ({"model_type": 3}, "the architecture 3 cannot be expressed"),

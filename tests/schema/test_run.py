@@ -6,8 +6,8 @@ import pytest
 
 from shardsim.errors import InputError
 from shardsim.schema.flags import FLAGS
+from shardsim.schema.megatron import MEGATRON_NAMES
 from shardsim.schema.run import (
-    MEGATRON_NAMES,
     BatchRequest,
     LayoutRequest,
     RunRequest,

@@ -171,7 +171,7 @@ def _usage(error: click.ClickException) -> str:
 def _of_megatron(option: str) -> str:
     """What an option of Megatron-LM is called here; empty for none of its."""
     from shardsim.schema.flags import FLAGS
-    from shardsim.schema.run import MEGATRON_NAMES
+    from shardsim.schema.megatron import MEGATRON_NAMES
 
     if option == "--use-distributed-optimizer":
         return "--zero 1"

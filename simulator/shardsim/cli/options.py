@@ -43,7 +43,21 @@ def _words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-SECTIONS = ("layout", "batch")
+def _routing(text: str) -> str | dict[str, Any]:
+    """Read ``balanced``, or one key with its value such as ``power_law=0.5``; the schema checks it."""
+    from shardsim.schema.loader import parse_scalar
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        return text
+    return {
+        key.strip(): [parse_scalar(part.strip()) for part in value.split(",")]
+        if key == "loads"
+        else parse_scalar(value)
+    }
+
+
+SECTIONS = ("layout", "batch", "routing")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev")
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 """Names for the help; what knows them takes too long to load for it."""
@@ -73,6 +87,19 @@ _LAYOUT_OPTIONS = (
     click.option("--cp", type=count, metavar="N", help="Context-parallel degree."),
     click.option("--ep", type=count, metavar="N", help="Expert-parallel degree."),
     click.option("--etp", type=count, metavar="N", help="Expert tensor-parallel degree."),
+    click.option(
+        "--cp-comm", metavar="NAME", help="Context parallelism by p2p (ring), all_gather, a2a (Ulysses) or a2a+p2p."
+    ),
+    click.option("--cp-inner", type=count, metavar="N", help="Ranks of the all-to-all within a2a+p2p."),
+    click.option("--cp-zigzag/--no-cp-zigzag", default=None, help="Two chunks a rank, one from either end; default."),
+    click.option("--dispatcher", metavar="NAME", help="Tokens to experts: alltoall, allgather, deepep or hybridep."),
+    click.option("--capacity-factor", type=float, metavar="X", help="Rows an expert takes over the mean; dropless."),
+    click.option("--pads-capacity/--no-pads-capacity", default=None, help="Experts work on all rows they may take."),
+    click.option(
+        "--overlap-experts/--no-overlap-experts",
+        default=None,
+        help="Tokens travel while another micro-batch is computed.",
+    ),
     click.option("--sp/--no-sp", default=None, help="Megatron sequence parallelism."),
     click.option("--zero", type=click.IntRange(0, 3), metavar="0..3", help="ZeRO stage; 1: distributed optimizer."),
     click.option("--shard", type=count, metavar="N", help="Replicas over which ZeRO splits; others hold copies."),
@@ -118,6 +145,13 @@ _RUN_OPTIONS = (
     click.option("--seq", type=count, metavar="N", help="Tokens a sequence."),
     click.option("--precision", metavar="NAME", help="Data type of the matrix products, such as bf16."),
     click.option("--framework", metavar="NAME", help="Framework profile of the catalog."),
+    click.option(
+        "--routing",
+        type=_routing,
+        metavar="HOW",
+        help="Load of experts: balanced, power_law=EXPONENT, histogram=FILE.csv or loads=N,N...",
+    ),
+    click.option("--mtp", type=click.IntRange(min=0), metavar="N", help="Further tokens that are predicted."),
     click.option(
         "--set",
         "settings",

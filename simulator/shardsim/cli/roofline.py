@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ _FILE = click.Path(path_type=Path)
 @click.command(no_args_is_help=True)
 @click.argument("model", metavar="NAME|config.json")
 @layer_options
+@click.option("--layer", type=int, metavar="N", help="Layer, where they are of several kinds; the last if left out.")
 @click.option("--plot", type=_FILE, metavar="FILE", help="Roofline plot (.png or .svg).")
 @json_option
 @data_option
@@ -25,6 +27,7 @@ def roofline(
     *,
     model: str,
     settings: tuple[str, ...],
+    layer: int | None,
     plot: Path | None,
     as_json: bool,
     data: tuple[Path, ...],
@@ -51,7 +54,7 @@ def roofline(
     file_format = None if plot is None else plot_format(plot)
     check_outputs({"--plot": plot})
     with progress(f"pricing a layer of {model}"):
-        costs = layer_costs(resolve(_request(model, flags, settings, data), data))
+        costs = layer_costs(resolve(_request(model, flags, settings, data), data), layer)
         if plot is not None and file_format is not None:
             from shardsim.report.roofline_plot import roofline_plot
 
@@ -74,7 +77,10 @@ def _request(model: str, flags: dict[str, Any], settings: tuple[str, ...], data:
         batch["seq"] = min(2048, load_model(model, data).max_positions or 2048)
     pipeline = layout.get("pp", 1)
     if "gpus" not in keys:
-        keys["gpus"] = layout.get("tp", 1) * pipeline * layout.get("cp", 1) * layout.get("dp", 1)
+        tp, ep = layout.get("tp", 1), layout.get("ep", 1)
+        ranks = tp * layout.get("cp", 1) * layout.get("dp", 1)
+        # Experts split by etp, or as much as the rest, which is a multiple of not at all.
+        keys["gpus"] = pipeline * (ranks if "dp" in layout else math.lcm(ranks, ep * layout.get("etp", tp)))
     if "global" not in batch:
         replicas = keys["gpus"] // max(1, layout.get("tp", 1) * pipeline * layout.get("cp", 1))
         batch["global"] = batch.get("micro", 1) * max(1, replicas) * pipeline

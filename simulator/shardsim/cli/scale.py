@@ -29,10 +29,10 @@ _COUNT = click.IntRange(min=1)
 @click.option("--gpus", "counts", metavar="N,N,...", required=True, help="GPU counts, ascending: 1,2,4,8.")
 @click.option(
     "--grow",
-    type=click.Choice(["tp", "pp", "dp"]),
+    type=click.Choice(["tp", "pp", "dp", "cp", "ep"]),
     default="dp",
     show_default=True,
-    help="Axis that takes the additional GPUs.",
+    help="Axis that takes the additional GPUs; ep grows within dp, which takes them.",
 )
 @click.option(
     "--weak/--strong",

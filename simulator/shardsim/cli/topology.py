@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 from shardsim.cli.lazy import NearNameGroup
 from shardsim.cli.options import count, data_option, json_option
 from shardsim.cli.topology_import import import_
+from shardsim.cli.traffic import traffic
 from shardsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -27,19 +29,31 @@ def topology() -> None:
 
 
 topology.add_command(import_)
+topology.add_command(traffic)
 
 
 @topology.command(no_args_is_help=True)
 @click.argument("name")
-@click.option("--gpus", type=count, metavar="N", help="GPUs in all; by default TP x PP x CP.")
+@click.option("--gpus", type=count, metavar="N", help="GPUs in all; by default the fewest that hold the degrees.")
 @click.option("--tp", type=count, default=1, metavar="N", help="Tensor-parallel degree.")
 @click.option("--pp", type=count, default=1, metavar="N", help="Pipeline-parallel degree.")
 @click.option("--cp", type=count, default=1, metavar="N", help="Context-parallel degree.")
 @click.option("--ep", type=count, default=1, metavar="N", help="Expert-parallel degree.")
+@click.option("--etp", type=count, default=1, metavar="N", help="Expert tensor-parallel degree.")
+@click.option("--cp-inner", type=count, metavar="N", help="Ranks of an all-to-all within a ring (a2a+p2p).")
 @click.option("--order", default="tp-cp-dp-pp", show_default=True, metavar="AXES", help="Rank order, fastest first.")
 @json_option
 @data_option
-def show(name: str, *, gpus: int | None, order: str, as_json: bool, data: tuple[Path, ...], **degrees: int) -> None:
+def show(
+    name: str,
+    *,
+    gpus: int | None,
+    cp_inner: int | None,
+    order: str,
+    as_json: bool,
+    data: tuple[Path, ...],
+    **degrees: int,
+) -> None:
     """Show the facts of a cluster; with a layout, who talks to whom over which link.
 
     \b
@@ -55,7 +69,7 @@ def show(name: str, *, gpus: int | None, order: str, as_json: bool, data: tuple[
     from shardsim.topology.placement import who_talks_to_whom
 
     cluster = load_cluster(name, data)
-    layout = _layout(cluster, gpus, order, degrees)
+    layout = _layout(cluster, gpus, order, cp_inner, degrees)
     with console.progress(f"placing a layout on {cluster.name}"):
         conversations = () if layout is None else who_talks_to_whom(cluster, layout)
     if as_json:
@@ -90,15 +104,18 @@ def draw(name: str, *, nodes: int | None, out: Path, data: tuple[Path, ...]) -> 
         save_with(out, lambda stream: stream.write(drawn))
 
 
-def _layout(cluster: Cluster, gpus: int | None, order: str, degrees: dict[str, int]) -> Layout | None:
+def _layout(
+    cluster: Cluster, gpus: int | None, order: str, cp_inner: int | None, degrees: dict[str, int]
+) -> Layout | None:
     """The layout that was asked for; None when none was."""
     from shardsim.topology.placement import axis_spans
     from shardsim.values.training import Layout
 
     replica = degrees["tp"] * degrees["pp"] * degrees["cp"]
-    if gpus is None and replica == 1 and degrees["ep"] == 1:
+    if gpus is None and replica * degrees["ep"] * degrees["etp"] == 1:
         return None
-    total = replica if gpus is None else gpus
+    stage = math.lcm(degrees["tp"] * degrees["cp"], degrees["ep"] * degrees["etp"])
+    total = stage * degrees["pp"] if gpus is None else gpus
     problems: list[Problem] = []
     if total % replica:
         what = f"{total} GPUs are no multiple of TP x PP x CP = {replica}"
@@ -109,10 +126,20 @@ def _layout(cluster: Cluster, gpus: int | None, order: str, degrees: dict[str, i
     if total > MOST_GPUS:
         problems.append(Problem(f"{total} GPUs are too many to list", "--gpus", f"at most {MOST_GPUS:,}"))
     dp = max(total // replica, 1)
-    if not problems and dp % degrees["ep"]:
-        problems.append(Problem(f"EP {degrees['ep']} does not divide DP {dp}", "--ep", "a divisor of DP"))
+    experts, ranks = degrees["ep"] * degrees["etp"], degrees["tp"] * degrees["cp"] * dp
+    if not problems and ranks % experts:
+        what = f"EP x ETP = {experts} does not divide the {ranks} ranks of a pipeline stage"
+        problems.append(Problem(what, "--ep", "EP x ETP that divides TP x CP x DP"))
+    if cp_inner is not None and degrees["cp"] % cp_inner:
+        problems.append(Problem(f"{cp_inner} inner ranks do not divide CP {degrees['cp']}", "--cp-inner", "a divisor"))
     if problems:
         raise InputError(problems)
-    layout = Layout(dp=dp, order=tuple(order.split("-")), **degrees)  # type: ignore[arg-type]  # checked next
+    layout = Layout(
+        dp=dp,
+        order=tuple(order.split("-")),  # type: ignore[arg-type]  # checked next
+        cp_inner=cp_inner or 0,
+        cp_comm="p2p" if cp_inner is None else "a2a+p2p",
+        **degrees,  # type: ignore[arg-type]  # numbers, all of them
+    )
     axis_spans(layout)
     return layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_TOP = ("model", "cluster", "gpus", "precision", "framework")
+_TOP = ("model", "cluster", "gpus", "precision", "framework", "routing", "mtp")
 _LAYOUT = (
     "tp",
     "pp",
@@ -14,6 +14,13 @@ _LAYOUT = (
     "cp",
     "ep",
     "etp",
+    "cp_comm",
+    "cp_inner",
+    "cp_zigzag",
+    "dispatcher",
+    "capacity_factor",
+    "pads_capacity",
+    "overlap_experts",
     "sp",
     "zero",
     "shard",

@@ -12,10 +12,13 @@ from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, Share, Size, StrictModel, Text
 from shardsim.schema.catalog import find, is_path
 from shardsim.schema.loader import Document, check, load_yaml
+from shardsim.schema.megatron import RecomputeModule
 from shardsim.values.training import (
     AttentionKind,
     BackwardGradients,
+    ContextComm,
     CudaGraphs,
+    Dispatcher,
     Framework,
     MessagePolicy,
     OverlapPolicy,
@@ -80,6 +83,9 @@ class FrameworkFile(StrictModel):
     gradient_bytes: Literal[2, 4] = Field(description="bytes of a gradient element, held and on the wire")
     recipe: Literal["fp16", "bf16", "fp32"] = Field(description="precision recipe: which copies exist")
     default_recompute: Recompute
+    recompute_modules: tuple[RecomputeModule, ...] = Field(
+        default=("core_attn",), min_length=1, description="what selective recompute repeats where a run does not say"
+    )
     default_precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
     fp8_recipe: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8"] = Field(
         default="none", description="what precision fp8 stands for; none where the framework has no low precision"
@@ -128,6 +134,33 @@ class FrameworkFile(StrictModel):
     )
     fused_norms: bool = Field(
         default=False, description="a norm is part of the linear layer after it, and not recomputed by itself"
+    )
+    dispatcher: Dispatcher = Field(
+        default="alltoall", description="how tokens reach experts: alltoall, allgather, deepep or hybridep"
+    )
+    cp_comm: ContextComm = Field(
+        default="p2p", description="how keys and values reach context-parallel ranks: p2p, all_gather, a2a or a2a+p2p"
+    )
+    fused_permute: bool = Field(default=False, description="tokens are sorted by expert in one kernel each way")
+    fused_router: bool = Field(default=False, description="scores, choice and weights of experts in one kernel")
+    grouped_experts: bool = Field(default=True, description="the experts of a rank are one grouped product")
+    overlap_shared_experts: bool = Field(default=False, description="shared experts are computed while tokens travel")
+    splits_experts: bool = Field(
+        default=True, description="experts are split over tensor-parallel ranks like the rest; otherwise not"
+    )
+    narrow_dispatch: bool = Field(
+        default=False, description="tokens are sent to experts in the data type of their products, below 16 bits"
+    )
+    delays_weights: bool = Field(
+        default=False, description="gradients of experts' weights are computed while those of their inputs travel back"
+    )
+    narrow_activation_inputs: bool = Field(
+        default=False, description="inputs of activations are kept below 16 bits where linear layers run so"
+    )
+    attention_output_bytes: float = Field(
+        default=0.0,
+        ge=0.0,
+        description="bytes of an element of attention output kept for kernel and projection alike; 0 for two of them",
     )
     context: Size = Field(description="device memory before the first tensor")
     host: Text = Field(description="name of a file in topologies/profiles/hosts, or a path")

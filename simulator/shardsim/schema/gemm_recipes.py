@@ -26,8 +26,10 @@ class GemmRecipe(StrictModel):
         default=(), description="16-bit tables as device/framework/version: their geometric mean; none for DeepBench"
     )
     narrow: Text | None = Field(default=None, description="table of the narrower data types: one stack")
-    moe: Text | None = Field(default=None, description="table of 16-bit expert layers")
-    moe_kernel: Text = Field(default="moe_torch_flow_cutlass", description="kernel source that counts in it")
+    moe: Text | None = Field(default=None, description="table of expert layers")
+    moe_kernels: tuple[Text, ...] = Field(
+        default=("moe_torch_flow_cutlass", "deepgemm"), description="kernel sources that count in it"
+    )
     tiles: Literal[4, 5] = Field(default=4, description="areas of tiles, 5 with 256x256")
     like: Text | None = Field(default=None, description="earlier profile whose constants the search starts from")
     sustained: Share | None = Field(default=None, description="assumed, where no kernel was long enough to measure it")

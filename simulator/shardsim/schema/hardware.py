@@ -39,6 +39,7 @@ from shardsim.values.hardware import (
     Cluster,
     Correction,
     Device,
+    ExchangeConstants,
     FabricConstants,
     Link,
     LinkConstants,
@@ -170,6 +171,21 @@ class CorrectionProfile(FitNote):
     log_ratio: Sequence[Sequence[float]] = Field(description="log of measured over modelled time, a row for each count")
 
 
+class ExchangeProfile(StrictModel):
+    """Constants of a dispatcher that brings tokens to their experts in two levels."""
+
+    measured_on: Mapping[Literal["nvlink", "nic"], Text] = Field(
+        default_factory=dict, description="products that were measured; on any other the constants are assumed"
+    )
+    near_share: Constant[LinkShare] = Field(description="share of NVLink's datasheet bandwidth per direction")
+    far_share: Constant[LinkShare] = Field(description="share of the adapters' datasheet bandwidth")
+    latency: Constant[Duration]
+    beside_compute: Constant[Annotated[float, Field(ge=1.0)]] = Field(
+        description="time beside the compute of another micro-batch over that alone"
+    )
+    multiprocessors: Constant[Annotated[float, Field(ge=0.0)]] = Field(description="that its kernel has to itself")
+
+
 class FabricProfileFile(SourcedFile):
     """``topologies/profiles/fabrics/NAME.yaml``."""
 
@@ -187,6 +203,9 @@ class FabricProfileFile(SourcedFile):
     corrections: Sequence[CorrectionProfile] = Field(default=(), description="at most 200 numbers a data type")
     overlap_multiprocessors: Constant[Annotated[float, Field(ge=0.0)]] | None = Field(
         default=None, description="multiprocessors that a collective running behind compute occupies; 0 if left out"
+    )
+    exchange: Mapping[Literal["deepep", "hybridep"], ExchangeProfile] = Field(
+        default_factory=dict, description="two-level exchanges of tokens with experts, by dispatcher"
     )
 
 
@@ -339,6 +358,7 @@ def load_fabric_profile(
         corrections=MappingProxyType(
             {(each.collective, each.dtypes, each.place): _correction(file, each) for each in file.corrections}
         ),
+        exchange=MappingProxyType({name: _exchange(file, each) for name, each in file.exchange.items()}),
     )
 
 
@@ -426,6 +446,18 @@ def _correction(file: SourcedFile, correction: CorrectionProfile) -> Correction:
         log2_members=tuple(log2(members) for members in correction.members),
         log_ratio=tuple(tuple(row) for row in correction.log_ratio),
         provenance=_noted(file, correction),
+    )
+
+
+def _exchange(file: SourcedFile, profile: ExchangeProfile) -> ExchangeConstants:
+    return ExchangeConstants(
+        near_share=profile.near_share.value,
+        far_share=profile.far_share.value,
+        latency=profile.latency.value,
+        beside_compute=profile.beside_compute.value,
+        multiprocessors=profile.multiprocessors.value,
+        provenance=provenances(file, profile),
+        measured_on=MappingProxyType({str(link): product for link, product in profile.measured_on.items()}),
     )
 
 

@@ -1,4 +1,4 @@
-"""Models from Hugging Face ``config.json`` files: GPT-2, Llama, Mistral, Mixtral, Qwen2 and DeepSeek, dense or not."""
+"""Models from Hugging Face ``config.json`` files: GPT-2, Llama, Mistral, Mixtral, Qwen, DeepSeek, GPT-OSS, Grok-1."""
 
 from __future__ import annotations
 
@@ -7,91 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from shardsim.errors import InputError, Problem
-from shardsim.schema.base import Count
 from shardsim.schema.catalog import near
+from shardsim.schema.huggingface_configs import (
+    DeepseekConfig,
+    Gpt2Config,
+    GptOssConfig,
+    Grok1Config,
+    LlamaConfig,
+    MixtralConfig,
+    QwenConfig,
+    QwenMoeConfig,
+)
 from shardsim.schema.loader import Document, check
 from shardsim.values.training import Mla, Model, Moe
 
 _MARKS = ("model_type", "architectures", "transformers_version")
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "moe_num_experts")
-_WITH_EXPERTS = ("mixtral", "qwen2_moe", "deepseek_v2", "deepseek_v3")
-
-
-class _Config(BaseModel):
-    """Only the keys that decide a shape are read; files hold many others."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
-
-
-class Gpt2Config(_Config):
-    """``model_type: gpt2``. Defaults are those of the transformers library."""
-
-    n_layer: Count
-    n_embd: Count
-    n_head: Count
-    n_positions: Count
-    n_inner: Count | None = None
-    vocab_size: Count
-    activation_function: str = "gelu_new"
-    tie_word_embeddings: bool = True
-    add_cross_attention: bool = False
-
-
-class LlamaConfig(_Config):
-    """``model_type: llama``, ``mistral`` or ``qwen2``. Defaults are those of the transformers library."""
-
-    num_hidden_layers: Count
-    hidden_size: Count
-    num_attention_heads: Count
-    num_key_value_heads: Count | None = None
-    head_dim: Count | None = None
-    intermediate_size: Count
-    vocab_size: Count
-    hidden_act: str = "silu"
-    tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    sliding_window: int | None = Field(default=None)
-    use_sliding_window: bool = True
-
-
-class MixtralConfig(LlamaConfig):
-    """``model_type: mixtral``. An expert is as wide as the MLP it stands for."""
-
-    num_local_experts: Count
-    num_experts_per_tok: Count
-
-
-class Qwen2MoeConfig(LlamaConfig):
-    """``model_type: qwen2_moe``. Defaults are those of the transformers library."""
-
-    num_experts: Count
-    num_experts_per_tok: Count
-    moe_intermediate_size: Count
-    shared_expert_intermediate_size: Count
-    decoder_sparse_step: Count = 1
-    mlp_only_layers: list[int] | None = None
-    use_sliding_window: bool = False
-
-
-class DeepseekConfig(LlamaConfig):
-    """``model_type: deepseek_v2`` or ``deepseek_v3``."""
-
-    q_lora_rank: Count | None
-    kv_lora_rank: Count
-    qk_nope_head_dim: Count
-    qk_rope_head_dim: Count
-    v_head_dim: Count
-    n_routed_experts: Count
-    num_experts_per_tok: Count
-    moe_intermediate_size: Count
-    n_shared_experts: int | None = Field(default=None, ge=0)
-    first_k_dense_replace: int = Field(default=0, ge=0)
-    moe_layer_freq: Count = 1
-    num_nextn_predict_layers: int = 0
+_WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "grok-1")
+_GROK_REMARK = "; its gated GELU counted as SwiGLU, and two of the four norms of a layer"
 
 
 def looks_like(document: Document) -> bool:
@@ -169,15 +103,15 @@ def _gpt2(document: Document, name: str) -> Model:
 
 
 def _llama(document: Document, name: str) -> Model:
-    config = check(document, LlamaConfig)
+    config = check(document, QwenConfig if _architecture(document).startswith("qwen") else LlamaConfig)
     _refuse(_llama_problems(document, config))
     return _dense(document, name, config)
 
 
 def _dense(document: Document, name: str, config: LlamaConfig) -> Model:
     """The model of a configuration, its experts and latent attention left out."""
-    window = config.sliding_window if config.use_sliding_window else None
-    remark = f"; its sliding window of {window} tokens is not modelled: attention is full" if window else ""
+    kind = _architecture(document)
+    window, full_every = _window(config) or (0, 1)
     return Model(
         name=name,
         layers=config.num_hidden_layers,
@@ -193,9 +127,28 @@ def _dense(document: Document, name: str, config: LlamaConfig) -> Model:
         max_positions=0,
         tied_embeddings=config.tie_word_embeddings,
         bias=config.attention_bias and config.mlp_bias,
-        qkv_bias=_architecture(document) in {"qwen2", "qwen2_moe"},
-        source=f"Hugging Face configuration {document.file}{remark}",
+        qkv_bias=kind in {"qwen2", "qwen2_moe"},
+        source=f"Hugging Face configuration {document.file}",
+        qk_norm=kind in {"qwen3", "qwen3_moe"},
+        window=window,
+        full_every=full_every,
     )
+
+
+def _window(config: LlamaConfig) -> tuple[int, int] | None:
+    """Width of the sliding window, and one in how many layers is without; None where that is no regular pattern."""
+    width = config.sliding_window or 0
+    layers = config.num_hidden_layers
+    if config.layer_types is None:
+        if not width or not config.use_sliding_window or config.max_window_layers >= layers:
+            return 0, 1
+        return None if config.max_window_layers > 0 else (width, 0)
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    if not any(slides):
+        return 0, 1
+    every = slides.index(False) + 1 if not all(slides) else 0
+    regular = [not every or bool((index + 1) % every) for index in range(layers)]
+    return (width, every) if width and slides == regular else None
 
 
 def _mixtral(document: Document, name: str) -> Model:
@@ -205,8 +158,24 @@ def _mixtral(document: Document, name: str) -> Model:
     return replace(_dense(document, name, config), moe=Moe(experts, top_k, config.intermediate_size))
 
 
-def _qwen2_moe(document: Document, name: str) -> Model:
-    config = check(document, Qwen2MoeConfig)
+def _grok(document: Document, name: str) -> Model:
+    config = check(document, Grok1Config)
+    top_k, experts = config.num_experts_per_tok, config.num_experts
+    _refuse((*_llama_problems(document, config), *_choice_problems(document, top_k, experts)))
+    model = _dense(document, name, config)
+    return replace(model, source=model.source + _GROK_REMARK, moe=Moe(experts, top_k, config.intermediate_size))
+
+
+def _gpt_oss(document: Document, name: str) -> Model:
+    config = check(document, GptOssConfig)
+    top_k, experts = config.num_experts_per_tok, config.num_local_experts
+    _refuse((*_llama_problems(document, config), *_choice_problems(document, top_k, experts)))
+    model = _dense(document, name, config)
+    return replace(model, sinks=True, moe=Moe(experts, top_k, config.intermediate_size))
+
+
+def _qwen_moe(document: Document, name: str) -> Model:
+    config = check(document, QwenMoeConfig)
     top_k, experts = config.num_experts_per_tok, config.num_experts
     problems = [*_llama_problems(document, config), *_choice_problems(document, top_k, experts)]
     plain = sorted(config.mlp_only_layers or ())
@@ -216,7 +185,7 @@ def _qwen2_moe(document: Document, name: str) -> Model:
     _refuse(problems)
     shared = config.shared_expert_intermediate_size
     moe = Moe(
-        experts, top_k, config.moe_intermediate_size, shared, len(plain), config.decoder_sparse_step, shared_gate=True
+        experts, top_k, config.moe_intermediate_size, shared, len(plain), config.decoder_sparse_step, bool(shared)
     )
     return replace(_dense(document, name, config), moe=moe)
 
@@ -234,7 +203,9 @@ def _deepseek(document: Document, name: str) -> Model:
         what = "biases in latent attention cannot be expressed"
         problems.append(Problem(what, document.where(("attention_bias",)), "false"))
     _refuse(problems)
-    width, extra = config.moe_intermediate_size, config.num_nextn_predict_layers
+    width, groups, limit = config.moe_intermediate_size, config.n_group or 0, config.topk_group or 0
+    if config.topk_method == "greedy" or groups == limit:
+        groups = limit = 0
     mla = Mla(
         q_lora=config.q_lora_rank or 0,
         kv_lora=config.kv_lora_rank,
@@ -242,15 +213,17 @@ def _deepseek(document: Document, name: str) -> Model:
         qk_rope_dim=config.qk_rope_head_dim,
         v_dim=config.v_head_dim,
     )
-    model = _dense(document, name, heads)
-    remark = f"; its {extra} more modules that predict further tokens are left out" if extra else ""
-    return replace(
-        model,
-        head_dim=mla.qk_dim,
-        source=model.source + remark,
-        moe=Moe(experts, top_k, width, (config.n_shared_experts or 0) * width, config.first_k_dense_replace),
-        mla=mla,
+    moe = Moe(
+        experts,
+        top_k,
+        width,
+        (config.n_shared_experts or 0) * width,
+        config.first_k_dense_replace,
+        groups=groups,
+        group_limit=limit,
     )
+    model = _dense(document, name, heads)
+    return replace(model, head_dim=mla.qk_dim, moe=moe, mla=mla, mtp=config.num_nextn_predict_layers)
 
 
 def _refuse(problems: Iterable[Problem]) -> None:
@@ -272,7 +245,11 @@ def _llama_problems(document: Document, config: LlamaConfig) -> Iterator[Problem
     if kv_heads is not None and heads % kv_heads:
         what = f"{heads} attention heads do not divide by {kv_heads} key-value heads"
         yield Problem(what, document.where(("num_key_value_heads",)), "a divisor of num_attention_heads")
-    if config.hidden_act not in {"silu", "swish"}:
+    if _window(config) is None:
+        key = "max_window_layers" if config.layer_types is None else "layer_types"
+        what = "layers with a sliding window in no regular pattern cannot be expressed"
+        yield Problem(what, document.where((key,)), "all of them, or all but the last of every so many")
+    if config.hidden_act not in ({"gelu"} if isinstance(config, Grok1Config) else {"silu", "swish"}):
         what = f"the activation {config.hidden_act!r} cannot be expressed"
         yield Problem(what, document.where(("hidden_act",)), "silu (SwiGLU)")
     if config.attention_bias != config.mlp_bias:
@@ -293,10 +270,14 @@ _READERS: Mapping[str, Callable[[Document, str], Model]] = MappingProxyType(
         "llama": _llama,
         "mistral": _llama,
         "qwen2": _llama,
+        "qwen3": _llama,
         "mixtral": _mixtral,
-        "qwen2_moe": _qwen2_moe,
+        "qwen2_moe": _qwen_moe,
+        "qwen3_moe": _qwen_moe,
         "deepseek_v2": _deepseek,
         "deepseek_v3": _deepseek,
+        "gpt_oss": _gpt_oss,
+        "grok-1": _grok,
     }
 )
 _CLASSES: Mapping[str, str] = MappingProxyType(
@@ -305,10 +286,14 @@ _CLASSES: Mapping[str, str] = MappingProxyType(
         "LlamaForCausalLM": "llama",
         "MistralForCausalLM": "mistral",
         "Qwen2ForCausalLM": "qwen2",
+        "Qwen3ForCausalLM": "qwen3",
         "MixtralForCausalLM": "mixtral",
         "Qwen2MoeForCausalLM": "qwen2_moe",
+        "Qwen3MoeForCausalLM": "qwen3_moe",
         "DeepseekV2ForCausalLM": "deepseek_v2",
         "DeepseekV3ForCausalLM": "deepseek_v3",
+        "GptOssForCausalLM": "gpt_oss",
+        "Grok1ModelForCausalLM": "grok-1",
     }
 )
 

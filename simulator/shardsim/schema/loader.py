@@ -164,7 +164,23 @@ def _scalar(text: str, kind: str) -> str | int | float | bool | None:
     raise KeyError(kind)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a text file of a user.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    str
+        Not empty.
+
+    Raises
+    ------
+    InputError
+        Not a readable file of at most 4 MB, empty, or neither UTF-8 nor UTF-16.
+    """
     file = str(path)
     try:
         if path.is_dir():
@@ -222,7 +238,7 @@ def load_yaml(path: Path) -> Document:
         document, a duplicate key, a custom tag, aliases that expand without bound, or no mapping at the top.
     """
     path = Path(path)
-    return _parse(_read(path), str(path), path.suffix.lower())
+    return _parse(read_text(path), str(path), path.suffix.lower())
 
 
 @lru_cache(maxsize=128)

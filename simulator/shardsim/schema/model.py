@@ -26,6 +26,8 @@ class MoeFile(StrictModel):
     first_dense: int = Field(default=0, ge=0, description="layers at the beginning that keep a plain MLP")
     every: Count = Field(default=1, description="one in so many of the other layers has experts")
     shared_gate: bool = Field(default=False, description="a gate weighs the shared experts (Qwen)")
+    groups: int = Field(default=0, ge=0, description="node-limited routing: groups of experts; 0 for no limit")
+    group_limit: int = Field(default=0, ge=0, description="groups to whose experts a token may go")
 
 
 class MlaFile(StrictModel):
@@ -62,6 +64,17 @@ class ModelFile(StrictModel):
     qkv_bias: bool = Field(default=False, description="QKV has a bias even where the others have none (Qwen)")
     moe: MoeFile | None = Field(default=None, description="experts in the place of the MLP")
     mla: MlaFile | None = Field(default=None, description="latent attention")
+    qk_norm: bool = Field(default=False, description="queries and keys are normalised head by head (Qwen3)")
+    window: int = Field(
+        default=0, ge=0, description="keys that a query sees in layers with a sliding window; 0 for all"
+    )
+    full_every: int = Field(
+        default=0,
+        ge=0,
+        description="with a window: one in so many layers, the last of them, sees everything; 0 for none",
+    )
+    sinks: bool = Field(default=False, description="a learned logit a head takes attention to nothing (GPT-OSS)")
+    mtp: int = Field(default=0, ge=0, description="further tokens that training predicts, each by a module of its own")
 
 
 def load_model(name: str | Mapping[str, Any], extra: Sequence[Path] = (), relative_to: Path | None = None) -> Model:
@@ -125,6 +138,11 @@ def _from_document(document: Document, name: str) -> Model:
         source=file.source or "given by the user",
         moe=moe,
         mla=mla,
+        qk_norm=file.qk_norm,
+        window=file.window,
+        full_every=file.full_every if file.window else 1,
+        sinks=file.sinks,
+        mtp=file.mtp,
     )
 
 
@@ -144,9 +162,15 @@ def _problems(document: Document, file: ModelFile) -> Iterator[Problem]:
     if file.position == "rope" and file.max_positions is not None:
         where = document.where(("max_positions",))
         yield Problem("rotary positions have no table", where, "leave max_positions out")
-    if file.bias and (file.moe or file.mla):
-        what = "biases cannot be expressed together with experts or latent attention"
+    if file.bias and file.mla:
+        what = "biases cannot be expressed together with latent attention"
         yield Problem(what, document.where(("bias",) if "bias" in document.data else ()), "bias: false")
+    if file.full_every and not file.window:
+        what = f"one in {file.full_every} layers sees everything, and no layer has a window"
+        yield Problem(what, document.where(("full_every",)), "window: 128, or leave full_every out")
+    if file.full_every > file.layers:
+        what = f"one in {file.full_every} layers sees everything, and there are {file.layers}"
+        yield Problem(what, document.where(("full_every",)), f"{file.layers} or less")
     if file.moe is not None:
         yield from _expert_problems(document, file, file.moe)
     if file.mla is not None:
@@ -157,6 +181,15 @@ def _expert_problems(document: Document, file: ModelFile, moe: MoeFile) -> Itera
     if moe.top_k > moe.experts:
         what = f"each token goes to {moe.top_k} of {moe.experts} experts"
         yield Problem(what, document.where(("moe", "top_k")), f"{moe.experts} or less")
+    if bool(moe.groups) != bool(moe.group_limit) or moe.group_limit > moe.groups:
+        what = f"experts of {moe.group_limit} of {moe.groups} groups"
+        yield Problem(what, document.where(("moe", "group_limit")), "groups: 8 with group_limit: 4, or neither")
+    elif moe.groups and moe.experts % moe.groups:
+        what = f"{moe.experts} experts do not fall into {moe.groups} groups"
+        yield Problem(what, document.where(("moe", "groups")), "a divisor of experts")
+    elif moe.groups and moe.top_k > moe.group_limit * (moe.experts // moe.groups):
+        what = f"each token goes to {moe.top_k} experts, and {moe.group_limit} groups have fewer"
+        yield Problem(what, document.where(("moe", "top_k")), "fewer, or a higher group_limit")
     if moe.first_dense + moe.every > file.layers:
         what = f"none of the {file.layers} layers has experts"
         yield Problem(what, document.where(("moe",)), "fewer under first_dense or every, or no moe")
@@ -178,3 +211,7 @@ def _latent_problems(document: Document, file: ModelFile) -> Iterator[Problem]:
         yield Problem("latent attention has no QKV bias", document.where(("qkv_bias",)), "qkv_bias: false")
     if file.position != "rope":
         yield Problem("latent attention without rotary positions", document.where(("position",)), "position: rope")
+    for key in ("qk_norm", "window", "sinks"):
+        if getattr(file, key):
+            what = f"{key} cannot be expressed together with latent attention"
+            yield Problem(what, document.where((key,)), f"leave {key} out")

@@ -13,36 +13,9 @@ from shardsim.schema.base import Count, StrictModel, Text
 from shardsim.schema.catalog import is_path
 from shardsim.schema.flags import FLAGS
 from shardsim.schema.loader import Document, KeyPath, check, dotted, load_yaml
-
-MEGATRON_NAMES: dict[str, tuple[str, ...]] = {
-    "tensor_model_parallel_size": ("layout", "tp"),
-    "pipeline_model_parallel_size": ("layout", "pp"),
-    "context_parallel_size": ("layout", "cp"),
-    "expert_model_parallel_size": ("layout", "ep"),
-    "expert_tensor_parallel_size": ("layout", "etp"),
-    "virtual_pipeline_model_parallel_size": ("layout", "vpp"),
-    "num_virtual_stages_per_pipeline_rank": ("layout", "vpp"),
-    "num_layers_per_virtual_pipeline_stage": ("layout", "virtual_stage_layers"),
-    "microbatch_group_size_per_virtual_pipeline_stage": ("layout", "group"),
-    "microbatch_group_size_per_vp_stage": ("layout", "group"),
-    "decoder_first_pipeline_num_layers": ("layout", "first_layers"),
-    "decoder_last_pipeline_num_layers": ("layout", "last_layers"),
-    "num_layers_in_first_pipeline_stage": ("layout", "first_layers"),
-    "num_layers_in_last_pipeline_stage": ("layout", "last_layers"),
-    "account_for_embedding_in_pipeline_split": ("layout", "embedding_as_layer"),
-    "account_for_loss_in_pipeline_split": ("layout", "loss_as_layer"),
-    "pipeline_model_parallel_layout": ("layout", "pp_layout"),
-    "sequence_parallel": ("layout", "sp"),
-    "recompute_granularity": ("layout", "recompute"),
-    "recompute_modules": ("layout", "recompute_modules"),
-    "recompute_method": ("layout", "recompute_method"),
-    "recompute_num_layers": ("layout", "recompute_layers"),
-    "reshard_after_forward": ("layout", "reshard"),
-    "micro_batch_size": ("batch", "micro"),
-    "global_batch_size": ("batch", "global"),
-    "seq_length": ("batch", "seq"),
-}
-"""Argument names of Megatron-LM, and of FSDP2, accepted beside our own, in their section or at the top of the file."""
+from shardsim.schema.megatron import MEGATRON_NAMES, RecomputeModule, flex_dispatcher, inner_ranks
+from shardsim.schema.routing import RoutingRequest
+from shardsim.values.training import ContextComm, Dispatcher
 
 _SECTIONS = ("layout", "batch")
 
@@ -57,10 +30,6 @@ def _no_truth_value(value: object) -> object:
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(_no_truth_value)]
 
 
-RecomputeModule = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
-"""What selective recompute may repeat, by Megatron Core's names."""
-
-
 class LayoutRequest(StrictModel):
     """Degrees and choices of a layout; what is left out follows from the framework."""
 
@@ -69,7 +38,30 @@ class LayoutRequest(StrictModel):
     dp: Count | None = Field(default=None, description="data-parallel degree; derived from gpus when left out")
     cp: Count = Field(default=1, description="context-parallel degree")
     ep: Count = Field(default=1, description="expert-parallel degree")
-    etp: Count | None = Field(default=None, description="expert tensor-parallel degree; tp if left out, with experts")
+    etp: Count | None = Field(
+        default=None, description="expert tensor-parallel degree; tp or 1 if left out, as the framework has it"
+    )
+    cp_comm: ContextComm | None = Field(
+        default=None,
+        description="how keys and values reach context-parallel ranks: p2p (ring), all_gather (Llama 3), a2a "
+        "(Ulysses), a2a+p2p; the framework decides when left out",
+    )
+    cp_inner: Count | None = Field(default=None, description="ranks of the all-to-all within a2a+p2p")
+    cp_zigzag: bool = Field(
+        default=True, description="two chunks a rank, one from either end, which balances a causal mask"
+    )
+    dispatcher: Dispatcher | None = Field(
+        default=None,
+        description="how tokens reach experts: alltoall, allgather, deepep or hybridep; the framework decides when "
+        "left out",
+    )
+    capacity_factor: float | None = Field(
+        default=None, gt=0, description="rows that an expert takes over those of balanced routing; dropless if left out"
+    )
+    pads_capacity: bool = Field(default=False, description="experts work on all the rows they may take")
+    overlap_experts: bool = Field(
+        default=False, description="tokens travel to experts and back while another micro-batch is computed"
+    )
     vpp: Count | None = Field(
         default=None,
         description="chunks a pipeline rank holds; if left out, as schedule or layers of stages imply, else 1",
@@ -101,7 +93,9 @@ class LayoutRequest(StrictModel):
     )
     recompute: Literal["none", "selective", "full"] | None = Field(default=None, description="activation recompute")
     recompute_modules: tuple[RecomputeModule, ...] | None = Field(
-        default=None, min_length=1, description="what selective recompute repeats; core_attn if left out"
+        default=None,
+        min_length=1,
+        description="what selective recompute repeats; as the framework has it, core_attn in most, if left out",
     )
     recompute_method: Literal["uniform", "block"] | None = Field(
         default=None, description="full recompute in units of recompute_layers, or of the first recompute_layers alone"
@@ -137,6 +131,12 @@ class RunRequest(StrictModel):
         "fp8-current, fp8-block, mxfp8, nvfp4",
     )
     framework: Text | None = Field(default=None, description="framework profile; the cluster's usual one if left out")
+    routing: RoutingRequest | None = Field(
+        default=None, description="load of experts: balanced, or a mapping with one key; balanced if left out"
+    )
+    mtp: int | None = Field(
+        default=None, ge=0, description="further tokens that are predicted, each by a module; the model's if left out"
+    )
     set: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="changes to the hardware, such as cluster.nvlink.bandwidth: 450 GB/s"
     )
@@ -233,21 +233,34 @@ def _canonical(document: Document) -> Document:
         source = data if not section else data.get(section)
         if not isinstance(source, dict):
             continue
+        here = (section,) if section else ()
+        replaced, wrong = flex_dispatcher(source)
+        source.clear()
+        source.update(replaced)
+        twice += [Problem(what, document.where(here)) for what in wrong]
         for key in [name for name in source if name.replace("-", "_") in MEGATRON_NAMES]:
-            target_section, target = MEGATRON_NAMES[key.replace("-", "_")]
-            if (section, key) == (target_section, target):
+            *target_section, target = MEGATRON_NAMES[key.replace("-", "_")]
+            if (*here, key) == (*target_section, target):
                 continue  # some names are the same
-            path = (section, key) if section else (key,)
-            home = data.setdefault(target_section, {})
+            path = (*here, key)
+            home = data.setdefault(target_section[0], {}) if target_section else data
             if not isinstance(home, dict):
                 continue
             if target in home:
-                twice.append(Problem(f"says the same as {target_section}.{target}", document.where(path), "keep one"))
+                same = dotted((*target_section, target))
+                twice.append(Problem(f"says the same as {same}", document.where(path), "keep one"))
             home[target] = source.pop(key)
             if path in lines:
-                lines[(target_section, target)] = lines[path]
+                lines[(*target_section, target)] = lines[path]
     if twice:
         raise InputError(twice)
+    layout = data.get("layout")
+    if isinstance(layout, dict) and "cp_inner" in layout:
+        layout["cp_inner"], apart = inner_ranks(layout["cp_inner"], layout.get("cp"))
+        if apart:
+            raise InputError(
+                Problem(apart, document.where(("layout", "cp_inner")), "inner and outer, inner first: [4, 2]")
+            )
     return Document(data, document.file, lines)
 
 
@@ -280,11 +293,16 @@ def _stay_inside(document: Document, folder: Path) -> None:
     root = folder.resolve()
     outside: list[Problem] = []
     layout = document.data.get("layout")
-    sections = [((), document.data)] + ([(("layout",), layout)] if isinstance(layout, dict) else [])
-    for keys, section in sections:
-        for key in ("model", "cluster", "framework") if not keys else ("schedule",):
+    routing = document.data.get("routing")
+    sections: list[tuple[KeyPath, dict[str, Any], tuple[str, ...]]] = [
+        ((), document.data, ("model", "cluster", "framework"))
+    ]
+    sections += [(("layout",), layout, ("schedule",))] if isinstance(layout, dict) else []
+    sections += [(("routing",), routing, ("histogram",))] if isinstance(routing, dict) else []
+    for keys, section, named in sections:
+        for key in named:
             name = section.get(key)
-            if not isinstance(name, str) or not is_path(name):
+            if not isinstance(name, str) or not (is_path(name) or key == "histogram"):
                 continue
             target = (root / name).resolve()
             if not target.is_relative_to(root):

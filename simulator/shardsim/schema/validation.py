@@ -39,10 +39,14 @@ class NameRule(StrictModel):
         Last year of measurement for which the rule holds.
     name : str or None
         The catalog name.
+    gpu : tuple of str
+        Beginnings of words that must all occur in the ``gpu`` cell (frameworks only).
     notes : str
         Text that must stand in the row's notes, as it is (frameworks only).
     set : mapping
         Changes to the hardware, as a run file's ``set`` (clusters only).
+    segments : bool
+        Whether a job takes as many nodes in every NVLink domain, the most that divide its nodes (clusters only).
     layout : mapping
         Keys of the layout that follow (frameworks and sharding only).
     stages : {"even", "by_cost", "ends_as_layers"}
@@ -58,8 +62,10 @@ class NameRule(StrictModel):
     interconnect: tuple[Text, ...] = ()
     until: int | None = None
     name: Text | None = None
+    gpu: tuple[Text, ...] = ()
     notes: str = ""
     set: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    segments: bool = False
     layout: dict[str, str | int | bool] = Field(default_factory=dict)
     stages: Literal["even", "by_cost", "ends_as_layers"] = "even"
     skip: Text | None = None
@@ -71,9 +77,11 @@ class NameRule(StrictModel):
             raise ValueError("a rule has either a name or a skip")
         return self
 
-    def matches(self, text: str, interconnect: str = "", year: int | None = None, notes: str = "") -> bool:
+    def matches(
+        self, text: str, interconnect: str = "", year: int | None = None, notes: str = "", gpu: str = ""
+    ) -> bool:
         """Tell whether the rule applies to a cell."""
-        if self.notes not in notes:
+        if self.notes not in notes or not _all_in(self.gpu, gpu):
             return False
         if self.until is not None and (year is None or year > self.until):
             return False
@@ -109,6 +117,50 @@ class ModelTraits(StrictModel):
         if (self.skip is None) == any(trait is None for trait in traits):
             raise ValueError("either all of activation, norm, position, tied_embeddings and bias, or a skip")
         return self
+
+
+class ModelRule(StrictModel):
+    """What a model's name says of it that no column of a table does.
+
+    Parameters
+    ----------
+    words : tuple of str
+        Beginnings of words that must all occur in the ``model`` cell.
+    model : mapping
+        Keys of the model, as in a model file; those of ``moe`` and ``mla`` only where it has experts or latent
+        attention. What the row says comes first.
+    pp_layouts : mapping of int to str
+        Megatron's layout string for so many virtual stages over which the layers do not divide.
+    note : str
+        What was assumed.
+    """
+
+    words: tuple[Text, ...]
+    model: dict[str, int | bool | dict[str, int | bool]] = Field(default_factory=dict)
+    pp_layouts: dict[int, Text] = Field(default_factory=dict)
+    note: str = ""
+
+    def matches(self, text: str) -> bool:
+        """Tell whether the rule applies to a ``model`` cell."""
+        return _all_in(self.words, text)
+
+
+class Phrase(StrictModel):
+    """What a text in a row's notes says of its layout.
+
+    Parameters
+    ----------
+    notes : str
+        Text that must stand in the notes, as it is.
+    layout : mapping
+        Keys of the layout that follow.
+    note : str
+        What was assumed.
+    """
+
+    notes: Text
+    layout: dict[str, str | int | float | bool | tuple[Text, ...]]
+    note: str = ""
 
 
 class MemoryRule(StrictModel):
@@ -165,14 +217,18 @@ class MeasuredNames(StrictModel):
     source : str
         What the rules rest on.
     clusters, precisions, frameworks, schedules, recompute, sharding : tuple of NameRule
-        From the cells ``gpu``, ``precision``, ``framework`` with ``precision``, ``schedule``, ``recompute`` and
-        ``zero_stage``.
+        From the cells ``gpu``, ``precision``, ``framework`` with ``precision`` and ``arch_class``, ``schedule``,
+        ``recompute`` and ``zero_stage``.
     collectives : tuple of NameRule
         Clusters, from the ``gpu`` cell of a table of collectives.
     devices : tuple of NameRule
         From the ``gpu`` cell of a table of matrix products.
     architectures : mapping of str to ModelTraits
         By the ``arch_class`` cell.
+    models : tuple of ModelRule
+        By the ``model`` cell.
+    phrases : tuple of Phrase
+        From the notes; all that stand there count, for each key the first.
     memory : tuple of MemoryRule
         How frameworks report memory.
     """
@@ -187,6 +243,8 @@ class MeasuredNames(StrictModel):
     sharding: tuple[NameRule, ...] = ()
     devices: tuple[NameRule, ...] = ()
     architectures: dict[str, ModelTraits] = Field(default_factory=dict)
+    models: tuple[ModelRule, ...] = ()
+    phrases: tuple[Phrase, ...] = ()
     memory: tuple[MemoryRule, ...] = ()
 
 
@@ -202,7 +260,12 @@ def _all_in(words: Iterable[str], text: str) -> bool:
 
 
 def first_match(
-    rules: Iterable[NameRule], text: str, interconnect: str = "", year: int | None = None, notes: str = ""
+    rules: Iterable[NameRule],
+    text: str,
+    interconnect: str = "",
+    year: int | None = None,
+    notes: str = "",
+    gpu: str = "",
 ) -> NameRule | None:
     """Find the first rule that applies to a cell.
 
@@ -217,6 +280,8 @@ def first_match(
         Year of measurement.
     notes : str
         The row's notes.
+    gpu : str
+        The row's ``gpu`` cell.
 
     Returns
     -------
@@ -228,7 +293,7 @@ def first_match(
     >>> first_match(rules, "NVIDIA GB200").name
     'gb200-nvl72'
     """
-    return next((rule for rule in rules if rule.matches(text, interconnect, year, notes)), None)
+    return next((rule for rule in rules if rule.matches(text, interconnect, year, notes, gpu)), None)
 
 
 def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
@@ -264,6 +329,8 @@ def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
         sharding=tuple(rule for names in found for rule in names.sharding),
         devices=tuple(rule for names in found for rule in names.devices),
         architectures=architectures,
+        models=tuple(rule for names in found for rule in names.models),
+        phrases=tuple(phrase for names in found for phrase in names.phrases),
         memory=tuple(rule for names in found for rule in names.memory),
     )
 
