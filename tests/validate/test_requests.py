@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from shardsim.errors import InputError
 from shardsim.schema.catalog import names as catalog_names
-from shardsim.schema.model import load_model
 from shardsim.schema.validation import FILE, MeasuredNames, measured_names
 from shardsim.validate.requests import RowRequest, row_request
 from shardsim.validate.rows import MeasuredRun, read_measured_runs
@@ -126,8 +124,8 @@ def test_spellings_of_precision(interpret: Any, cell: str, precision: str) -> No
         ("Megatron-DeepSpeed (BigScience)", "megatron-deepspeed"),
         ("nanotron, TP mode REDUCE_SCATTER", "nanotron"),
         ("NeMo (Megatron-Core)", "megatron-core"),
-        ("Megatron-Bridge/Megatron-Core, NeMo 25.09", "megatron-core"),
-        ("Megatron-LM 23e00ed + TE 2.11, torch 2.10", "megatron-core"),
+        ("Megatron-Bridge/Megatron-Core, NeMo 25.09", "megatron-bridge"),
+        ("Megatron-LM 23e00ed + TE 2.11, torch 2.10", "megatron-lm"),
         ("Megatron-FSDP", "megatron-core"),
         ("torchtitan (FSDP2)", "torchtitan"),
         ("Composer/PyTorch FSDP PURE", "fsdp-2023"),
@@ -290,11 +288,8 @@ def test_sequence_parallelism_without_tensor_parallelism_is_none(interpret: Any)
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"arch_class": "moe"}, "mixture of experts"),
-        ({"arch_class": "moe-mla"}, "latent attention"),
-        ({"experts": "8"}, "mixture of experts"),
-        ({"ep": "8"}, "expert parallelism"),
-        ({"cp": "2", "num_gpus": "64"}, "context parallelism"),
+        ({"arch_class": "moe-mla"}, "latent attention without its widths"),
+        ({"experts": "8"}, "experts without top_k and moe_ffn_hidden"),
         ({"zero_stage": "HYBRID_SHARD"}, "no rule for the sharding 'HYBRID_SHARD'"),
         ({"tp": "2", "dp": "8"}, "is not 64 GPUs"),
         ({"pp": "2", "schedule": "interleaved-1f1b"}, "without its number of chunks"),
@@ -311,83 +306,16 @@ def test_what_cannot_be_expressed_is_said(interpret: Any, cells: dict[str, str],
     assert reason in found.reason
 
 
-SIMUMAX: dict[str, str] = {
-    "gpu": "B200 SXM",
-    "num_gpus": "8",
-    "layers": "4",
-    "hidden": "7168",
-    "ffn_hidden": "18432",
-    "heads": "128",
-    "kv_heads": "128",
-    "vocab": "129280",
-    "arch_class": "moe-mla",
-    "experts": "256",
-    "top_k": "8",
-    "moe_ffn_hidden": "2048",
-    "shared_expert_ffn": "2048",
-    "ep": "8",
-    "notes": "first layer dense, rest MoE; capacity factor 1 padded (balanced); MLA q_lora 1536 kv_lora 512.",
-}
-
-
-def test_experts_and_latent_attention_are_read_where_only_memory_is_asked_for(
-    tmp_path: Path, rules: MeasuredNames
-) -> None:
-    row = measured(tmp_path, **SIMUMAX | {"iteration_time_s": ""})
-    found = row_request(row, rules, priced=False)
-    assert found.run is not None, found.reason
-    assert found.run["layout"] == {"ep": 8}
-    assert found.run["model"]["moe"] == {
-        "experts": 256,
-        "top_k": 8,
-        "ffn": 2048,
-        "shared_ffn": 2048,
-        "first_dense": 1,
-    }
-    model = load_model(found.run["model"])
-    catalog = load_model("deepseek-v3")
-    assert replace(model, layers=61, moe=catalog.moe, name=catalog.name, source=catalog.source) == catalog
-    assert [note for note in found.notes if "latent" in note]
-    assert "priced" in row_request(row, rules).reason
-
-
-@pytest.mark.parametrize(
-    ("cells", "said"),
-    [
-        ({"notes": "first layer dense; MLA q_lora 1536"}, "without its widths"),
-        ({"top_k": ""}, "experts without top_k"),
-    ],
-)
-def test_what_a_row_with_experts_leaves_out_is_said(
-    tmp_path: Path, rules: MeasuredNames, cells: dict[str, str], said: str
-) -> None:
-    assert said in row_request(measured(tmp_path, **SIMUMAX | cells), rules, priced=False).reason
-
-
-@pytest.mark.parametrize(
-    ("notes", "first", "uneven"),
-    [
-        ("first 3 layers dense; capacity factor 1.5 padded;", 3, True),
-        ("capacity factor 1.0, tokens dropped;", 0, True),
-        ("first layer dense", 1, False),
-    ],
-)
-def test_notes_say_which_layers_are_dense_and_how_experts_are_loaded(
-    tmp_path: Path, rules: MeasuredNames, notes: str, first: int, *, uneven: bool
-) -> None:
-    row = measured(tmp_path, **SIMUMAX | {"notes": f"{notes} MLA q_lora 1536 kv_lora 512"})
-    found = row_request(row, rules, priced=False)
-    assert found.run is not None, found.reason
-    assert found.run["model"]["moe"]["first_dense"] == first
-    assert any("evenly loaded" in note for note in found.notes) is uneven
+def test_context_parallel_rows_are_expressed(interpret: Any) -> None:
+    assert interpret(cp="2").run["layout"]["cp"] == 2
 
 
 def test_every_reason_against_a_row_is_named(interpret: Any) -> None:
-    reason = interpret(gpu="TPU", cp="2", layers="", precision="int4").reason
+    reason = interpret(gpu="TPU", experts="8", layers="", precision="int4").reason
     assert reason.split("; ") == [
         "not stated: layers",
+        "experts without top_k and moe_ffn_hidden",
         "no cluster of the catalog has the GPU 'TPU'",
-        "context parallelism is not modelled in this version",
         "no rule for the precision 'int4'",
     ]
 

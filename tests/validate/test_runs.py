@@ -88,22 +88,22 @@ def test_reasons_depend_on_the_inputs_only_not_on_the_measured_time(tmp_path: Pa
     changes: list[dict[str, str]] = [
         {"gpu": "TPU"},
         {"layers": "13"},
-        {"cp": "2"},
-        {"arch_class": "moe"},
+        {"dp": "3"},
+        {"arch_class": "moe-mla"},
         {"framework": "MaxText"},
     ]
     reasons = []
     for seconds in ("0.001", "1000"):
         rows = [GOOD | change | {"iteration_time_s": seconds} for change in changes]
-        found = validate_runs(table(tmp_path, rows, ["cp", "arch_class", "framework"]), evaluate=price)
+        found = validate_runs(table(tmp_path, rows, ["dp", "arch_class", "framework"]), evaluate=price)
         assert all(r.status == "skipped" for r in found.rows)
         reasons.append([r.reason for r in found.rows])
     assert reasons[0] == reasons[1]
     assert reasons[0] == [
         "no cluster of the catalog has the GPU 'TPU'",
         "13 layers",
-        "context parallelism is not modelled in this version",
-        "this mixture of experts is not modelled in this version: norms of queries and keys, or another activation",
+        "tp x pp x cp x dp = 3 is not 16 GPUs",
+        "latent attention without its widths (MLA q_lora N kv_lora N in the notes)",
         "no framework profile is of JAX and its compiler",
     ]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from shardsim.errors import Problem
 from shardsim.schema.catalog import names
+from shardsim.schema.megatron import MEGATRON_NAMES
 from shardsim.schema.model import load_model
-from shardsim.schema.run import MEGATRON_NAMES
 from shardsim.values.rules import FACTS, Fact
 from shardsim.values.training import Model
 from shardsim.workload.pipeline_split import SplitRequest

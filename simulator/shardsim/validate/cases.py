@@ -307,6 +307,7 @@ def _settle_stages(case: Case, facts: dict[str, Fact]) -> tuple[Problem, ...]:
             loss_as_layer=bool(facts.get("loss_as_layer")),
             pp_layout=text,
             virtual_stage_layers=_count(facts, "virtual_stage_layers"),
+            mtp="".join(sections).count("m"),
         )
     )
     facts["split"] = bool(split) or bool(problems)

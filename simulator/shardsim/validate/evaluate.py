@@ -20,7 +20,7 @@ class Priced:
     Parameters
     ----------
     model, cluster : str
-    tp, pp, dp, cp, vpp : int
+    tp, pp, dp, cp, ep, vpp : int
         Degrees (-).
     global_batch, micro_batch : int
         Sequences (-).
@@ -54,6 +54,7 @@ class Priced:
     mfu: float
     fits: bool
     warnings: tuple[str, ...]
+    ep: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def evaluate_run(run: Mapping[str, Any], engine: EngineName = "listing", data: S
         pp=int(layout.pp),
         dp=int(layout.dp),
         cp=int(layout.cp),
+        ep=int(layout.ep),
         vpp=int(layout.vpp),
         global_batch=int(batch.global_batch),
         micro_batch=int(batch.micro_batch),
