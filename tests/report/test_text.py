@@ -105,7 +105,7 @@ def test_a_terminal_without_block_characters_still_gets_its_text(prediction: Pre
 def test_axes_of_degree_one_are_left_out() -> None:
     assert layout_text(Layout(tp=8, pp=1, dp=2)) == "TP8 x PP1 x DP2, recompute none, ZeRO 0"
     assert layout_text(Layout(tp=8, pp=4, dp=2, cp=2, vpp=3, schedule="interleaved")) == (
-        "TP8 x CP2 x PP4 x DP2, 3 chunks, interleaved, recompute none, ZeRO 0"
+        "TP8 x CP2 x PP4 x DP2, 3 chunks, interleaved, CP by p2p, recompute none, ZeRO 0"
     )
 
 
@@ -129,3 +129,9 @@ def test_a_bar_never_outgrows_its_width_nor_hides_something(share: float, width:
     drawn = bar(share, width)
     assert len(drawn) <= width
     assert bool(drawn) == (share > 0)
+
+
+def test_the_header_says_that_further_tokens_are_predicted(prediction: Prediction) -> None:
+    run = replace(prediction.run, model=replace(prediction.run.model, mtp=1))
+    first = _shown(replace(prediction, run=run)).splitlines()[0]
+    assert first.startswith("gpt-tiny with 1 further token predicted on dgx-a100: 32 GPUs")

@@ -73,7 +73,7 @@ def test_the_record_is_complete_and_in_gigabytes_a_second() -> None:
     found = topology_record(cluster, SEED, who_talks_to_whom(cluster, SEED))
     assert found["links"]["nvlink"]["gb_per_s"] == 150.0
     assert found["nic_gb_per_s_per_gpu"] == 6.25
-    assert found["layout"] == {"tp": 4, "pp": 2, "dp": 4, "cp": 1, "ep": 1}
+    assert found["layout"] == {"tp": 4, "pp": 2, "dp": 4, "cp": 1, "ep": 1, "etp": 1}
     assert [item["axis"] for item in found["conversations"]] == ["tp", "dp", "pp"]
     assert found["conversations"][0]["example"] == [0, 1, 2, 3]
 
@@ -83,7 +83,10 @@ def test_without_a_layout_there_are_no_conversations() -> None:
 
 
 def test_every_axis_says_what_it_carries() -> None:
-    assert set(CARRIES) == {"tp", "cp", "ep", "pp", "dp"}
+    layout = Layout(tp=2, pp=2, dp=4, cp=4, ep=4, etp=2, cp_comm="a2a+p2p", cp_inner=2)
+    talking = {item.axis for item in who_talks_to_whom(load_cluster("dgx-h100"), layout)}
+    assert talking == {"tp", "cp_inner", "cp_outer", "dp", "pp", "etp", "ep", "edp"}
+    assert set(CARRIES) == talking | {"cp"}
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, unique=True).map(sorted))

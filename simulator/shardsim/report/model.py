@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shardsim.units import format_size
-from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator
+from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator, TokenExchange
 from shardsim.values.training import Model
+from shardsim.workload.kinds import LayerKind, layer_kind
 from shardsim.workload.parameters import (
     active_parameters,
     attention_parameters,
@@ -25,14 +26,14 @@ from shardsim.workload.parameters import (
 _ROLES = {"forward": "F", "dgrad": "B", "wgrad": "W"}
 
 
-def model_text(model: Model, operators: Sequence[Operator], note: str) -> RenderableType:
+def model_text(model: Model, operators: Mapping[LayerKind, Sequence[Operator]], note: str) -> RenderableType:
     """Lay a model out for people.
 
     Parameters
     ----------
     model : Model
-    operators : sequence of Operator
-        Of one layer; empty where this version has none for it.
+    operators : mapping of LayerKind to sequence of Operator
+        Of one layer of each kind.
     note : str
         What the operators hold for, such as ``TP8, micro-batch 1, 2048 tokens``.
 
@@ -57,11 +58,32 @@ def model_text(model: Model, operators: Sequence[Operator], note: str) -> Render
         ("source", model.source),
     ):
         facts.add_row(Text(f"  {name}"), Text(value))
-    if not operators:
-        reason = Text("\nOperators of experts and of latent attention are not modelled in this version", style="dim")
-        return Group(Text(model.name, style="bold"), facts, reason)
-    title = Text("\nOperators of a layer", style="bold").append(f"  {note}", style="not bold dim")
-    return Group(Text(model.name, style="bold"), facts, title, _operators(operators))
+    parts: list[RenderableType] = [Text(model.name, style="bold"), facts]
+    for kind, listed in operators.items():
+        which = f" {kind_name(kind)}" if len(operators) > 1 else ""
+        title = Text(f"\nOperators of a layer{which}", style="bold")
+        parts += [title.append(f"  {note}", style="not bold dim"), _operators(listed)]
+    return Group(*parts)
+
+
+def kind_name(kind: LayerKind) -> str:
+    """Name a kind of layer.
+
+    Parameters
+    ----------
+    kind : LayerKind
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> kind_name(LayerKind(moe=True, window=128))
+    'with experts, with a window of 128'
+    """
+    window = f", with a window of {kind.window:,}" if kind.window else ""
+    return ("with experts" if kind.moe else "without experts") + window
 
 
 def _parameter_rows(model: Model) -> list[tuple[str, str]]:
@@ -79,13 +101,18 @@ def _parameter_rows(model: Model) -> list[tuple[str, str]]:
 
 def _layers_text(model: Model) -> str:
     mixed = expert_layers(model)
-    return f"{model.layers}" + (f", {mixed} with experts" if mixed else "")
+    windows = sum(layer_kind(model, index).window > 0 for index in range(model.layers))
+    window = f", {windows} with a window of {model.window:,}" if windows else ""
+    further = f"; {model.mtp} more to predict further tokens" if model.mtp else ""
+    return f"{model.layers}" + (f", {mixed} with experts" if mixed else "") + window + further
 
 
 def _attention_rows(model: Model) -> list[tuple[str, str]]:
     mla = model.mla
     if mla is None:
-        return [("heads", f"{model.heads} of {model.head_dim}, {model.kv_heads} key-value")]
+        norms = ", normalised" if model.qk_norm else ""
+        sinks = ", with sinks" if model.sinks else ""
+        return [("heads", f"{model.heads} of {model.head_dim}, {model.kv_heads} key-value{norms}{sinks}")]
     queries = f"queries through {mla.q_lora:,}" if mla.q_lora else "queries projected at once"
     widths = f"{mla.qk_nope_dim} + {mla.qk_rope_dim} for queries and keys, {mla.v_dim} for values"
     each = f"{attention_parameters(model):,} parameters"
@@ -100,6 +127,7 @@ def _expert_rows(model: Model) -> list[tuple[str, str]]:
     if moe is None:
         return []
     shared = f", {moe.shared_ffn:,} wide shared" if moe.shared_ffn else ""
+    shared += f", of {moe.group_limit} of {moe.groups} groups" if moe.groups else ""
     return [
         ("experts", f"{moe.experts} of {moe.ffn:,}, {moe.top_k} a token{shared}; {expert_parameters(model):,} each")
     ]
@@ -109,19 +137,21 @@ def _billions(count: int) -> str:
     return f"{count / 1e9:.4g}B"
 
 
-def model_record(model: Model, operators: Sequence[Operator]) -> dict[str, Any]:
+def model_record(model: Model, operators: Mapping[LayerKind, Sequence[Operator]]) -> dict[str, Any]:
     """Lay a model out as plain data.
 
     Parameters
     ----------
     model : Model
-    operators : sequence of Operator
+    operators : mapping of LayerKind to sequence of Operator
+        Of one layer of each kind.
 
     Returns
     -------
     dict
         The fields of ``Model``, ``parameters``, ``active_parameters`` (those that a token meets), ``layer_parameters``
-        (of a layer without experts), ``expert_layer_parameters`` (0 in a dense model), and ``operators`` of one layer.
+        (of a layer without experts), ``expert_layer_parameters`` (0 in a dense model), and ``operators`` of one layer
+        of each kind, each with the ``layer`` that it is of.
     """
     return {
         "schema": "shardsim.model/1",
@@ -130,7 +160,11 @@ def model_record(model: Model, operators: Sequence[Operator]) -> dict[str, Any]:
         "active_parameters": active_parameters(model),
         "layer_parameters": unsplit_layer_parameters(model),
         "expert_layer_parameters": 0 if model.moe is None else unsplit_layer_parameters(model, moe=True),
-        "operators": [_operator_record(operator) for operator in operators],
+        "operators": [
+            {**_operator_record(operator), "layer": {"experts": kind.moe, "window": kind.window}}
+            for kind, listed in operators.items()
+            for operator in listed
+        ],
     }
 
 
@@ -177,6 +211,10 @@ def _shape(operator: Operator) -> tuple[str, str, float]:
         heads = f"{operator.heads:g}/{operator.kv_heads:g}"
         shape = f"b {operator.batch:g}, a {heads}, s {operator.seq:g}, d {operator.head_dim:g}"
         return "attention", shape, float(operator.bytes_moved)
+    if isinstance(operator, TokenExchange):
+        copies = operator.tokens * operator.top_k * operator.share
+        shape = f"{operator.tokens:g} tokens to {operator.top_k} of {operator.experts} by {operator.dispatcher}"
+        return operator.direction, shape, float(copies * operator.hidden * operator.element_bytes)
     if isinstance(operator, Collective):
         return operator.kind, f"over {operator.axis}", float(operator.size)
     kernels = f"{operator.kernels:g} kernels" if operator.kernels != 1 else ""

@@ -37,7 +37,7 @@ def roofline_text(costs: LayerCosts) -> RenderableType:
     """
     run = costs.run
     device = run.cluster.device.name
-    title = Text(f"One layer of {run.model.name} on one {device}", "bold").append(
+    title = Text(f"One layer{_kind_words(costs)} of {run.model.name} on one {device}", "bold").append(
         f"  {layout_words(costs)}", "not bold dim"
     )
     rate = costs.flop / costs.seconds
@@ -63,6 +63,13 @@ def roofline_text(costs: LayerCosts) -> RenderableType:
     return Group(*parts, *(Text(line, "dim") for line in _LEGEND))
 
 
+def _kind_words(costs: LayerCosts) -> str:
+    """What sets the layer apart from others of its model."""
+    words = ["with experts"] if costs.kind.moe else ["without experts"] if costs.run.model.moe is not None else []
+    words += [f"with a window of {costs.kind.window:,} keys"] if costs.kind.window else []
+    return " ".join(["", *words])
+
+
 def layout_words(costs: LayerCosts) -> str:
     """Say what the costs hold for, such as ``TP8 with SP, micro-batch 1, 2,048 tokens, bf16, megatron-core``.
 
@@ -72,7 +79,8 @@ def layout_words(costs: LayerCosts) -> str:
     """
     run = costs.run
     cp = f" CP{run.layout.cp:g}" if run.layout.cp != 1 else ""
-    parallel = f"TP{run.layout.tp:g}{' with SP' * run.layout.sp}{cp}"
+    experts = f" EP{run.layout.ep:g} by {run.layout.dispatcher}" if costs.kind.moe and run.layout.ep != 1 else ""
+    parallel = f"TP{run.layout.tp:g}{' with SP' * run.layout.sp}{cp}{experts}"
     batch = f"micro-batch {run.batch.micro_batch:g}, {run.batch.seq_len:,} tokens"
     return f"{parallel}, {batch}, {run.precision}, {run.framework.name}"
 
@@ -147,6 +155,7 @@ def roofline_record(costs: LayerCosts) -> dict[str, Any]:
     record = {
         "schema": SCHEMA,
         "run": run_record(costs.run),
+        "layer": {"experts": costs.kind.moe, "window": costs.kind.window},
         "seconds": costs.seconds,
         "flop": costs.flop,
         "peak_tflops": tflops(costs.peak),

@@ -27,6 +27,7 @@ COLUMNS = (
     "pp",
     "dp",
     "cp",
+    "ep",
     "vpp",
     "global_batch",
     "micro_batch",
@@ -175,11 +176,17 @@ def scaling_text(table: ScalingTable) -> RenderableType:
     return Group(*parts)
 
 
+def _axes(table: ScalingTable) -> list[str]:
+    """Axes whose degrees are shown: the three that everybody looks for, and the others where they are used."""
+    axes = ("tp", "cp", "ep", "pp", "dp")
+    return [axis for axis in axes if axis not in ("cp", "ep") or any((getattr(p, axis) or 1) > 1 for p in table.points)]
+
+
 def _headings(table: ScalingTable, *, with_model: bool) -> list[str]:
     return [
         "GPUs",
         *(["model"] if with_model else []),
-        "TP·PP·DP",
+        "·".join(axis.upper() for axis in _axes(table)),
         "batch",
         "iteration",
         "TFLOP/s\nper GPU",
@@ -197,7 +204,7 @@ def _row(point: ScalingPoint, measured: MeasuredPoint | None, table: ScalingTabl
         figures = ["-", "-", "no layout", "-", "-", "-", "-"]
     else:
         figures = [
-            f"{point.tp}·{point.pp}·{point.dp}",
+            "·".join(str(getattr(point, axis)) for axis in _axes(table)),
             f"{point.global_batch:,}",
             format_time(point.iteration_s),
             f"{record['tflops_per_gpu']:.1f}",

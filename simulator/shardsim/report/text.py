@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.console import Group, RenderableType
@@ -74,6 +74,8 @@ def run_text(run: TrainingRun) -> Text:
     nodes = -(-gpus // cluster.gpus_per_node)
     text = Text()
     text.append(run.model.name, style="bold")
+    if run.model.mtp:  # more work than the name of the model says
+        text.append(f" with {run.model.mtp} further token{'s' * (run.model.mtp != 1)} predicted")
     text.append(" on ")
     text.append(cluster.name, style="bold")
     text.append(f": {gpus:,} GPUs ({cluster.device.name}) in {nodes:,} node{'s' * (nodes != 1)}\n")
@@ -98,13 +100,16 @@ def layout_text(layout: Layout) -> str:
     str
         Axes of degree 1 are left out, except the three that everybody looks for.
     """
-    axes = [("TP", layout.tp), ("CP", layout.cp), ("EP", layout.ep), ("PP", layout.pp), ("DP", layout.dp)]
+    axes = [("TP", layout.tp), ("CP", layout.cp), ("EP", layout.ep), ("ETP", layout.etp)]
+    axes += [("PP", layout.pp), ("DP", layout.dp)]
     degrees = " x ".join(f"{name}{size:g}" for name, size in axes if size != 1 or name in ("TP", "PP", "DP"))
     notes = [
         f"{layout.vpp:g} chunks" if layout.vpp != 1 else "",
         f"layers {_runs(layout.split)}" if layout.split else "",
         _schedule(layout) if layout.pp != 1 else "",
         "SP" if layout.sp else "",
+        _context(layout) if layout.cp != 1 else "",
+        *(_experts(layout) if layout.ep != 1 else ()),
         f"recompute {_recompute(layout)}",
         _sharding(layout),
     ]
@@ -114,6 +119,19 @@ def layout_text(layout: Layout) -> str:
 def _schedule(layout: Layout) -> str:
     name = layout.schedule if layout.custom is None else f"{layout.schedule} ({layout.custom.name})"
     return f"{name} in groups of {layout.group}" if layout.group else name
+
+
+def _context(layout: Layout) -> str:
+    inner = f" ({layout.cp_inner} inside)" if layout.cp_comm == "a2a+p2p" else ""
+    return f"CP by {layout.cp_comm}{inner}" + ("" if layout.cp_zigzag else " without zig-zag")
+
+
+def _experts(layout: Layout) -> Iterator[str]:
+    yield f"EP by {layout.dispatcher}" + (", overlapped" if layout.overlap_experts else "")
+    if layout.capacity_factor:
+        yield f"capacity {layout.capacity_factor:g}" + (" padded" if layout.pads_capacity else "")
+    if layout.imbalance != 1:
+        yield f"imbalance {layout.imbalance:.3g}"
 
 
 def _recompute(layout: Layout) -> str:

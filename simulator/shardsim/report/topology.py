@@ -20,7 +20,11 @@ from shardsim.values.training import Layout
 CARRIES = {
     "tp": "activations, in every layer",
     "cp": "keys and values, in every layer",
+    "cp_inner": "heads for tokens, in every layer",
+    "cp_outer": "keys and values, in every layer",
     "ep": "tokens to their experts, in every layer",
+    "etp": "rows of experts that are split, in every layer",
+    "edp": "gradients of experts, once an iteration",
     "pp": "activations between stages, every micro-batch",
     "dp": "gradients, once an iteration",
 }
@@ -132,7 +136,7 @@ def topology_record(cluster: Cluster, layout: Layout | None, conversations: Sequ
         "source": cluster.source,
     }
     if layout is not None:
-        record["layout"] = {axis: int(getattr(layout, axis)) for axis in ("tp", "pp", "dp", "cp", "ep")}
+        record["layout"] = {axis: int(getattr(layout, axis)) for axis in ("tp", "pp", "dp", "cp", "ep", "etp")}
         record["conversations"] = [
             {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(item).items()}
             for item in conversations
@@ -208,7 +212,7 @@ def _conversations(cluster: Cluster, conversations: Sequence[Conversation]) -> R
     for item in conversations:
         over = ", ".join(rates[link] for link in item.links)
         table.add_row(
-            Text(f"  {item.axis.upper()}", style="bold"),
+            Text(f"  {item.axis.upper().replace('_', ' ')}", style="bold"),
             Text(f"{item.groups:,} of {item.ranks:,}"),
             Text(ranks_text(item.example)),
             Text(over),
