@@ -16,9 +16,10 @@ from shardsim.schema import hardware, kernels
 from shardsim.schema.catalog import names
 from shardsim.schema.framework import FrameworkFile
 from shardsim.schema.hosts import HostFile
+from shardsim.schema.megatron import MEGATRON_NAMES
 from shardsim.schema.model import MlaFile, ModelFile, MoeFile
 from shardsim.schema.rules import RuleRow, RulesFile
-from shardsim.schema.run import MEGATRON_NAMES, BatchRequest, LayoutRequest, RunRequest
+from shardsim.schema.run import BatchRequest, LayoutRequest, RunRequest
 from shardsim.schema.schedules import ScheduleFile
 from shardsim.validate.rows import REQUIRED, MeasuredRun
 

@@ -116,7 +116,7 @@ def scale(
         A RUN.yaml, or its content; ``keys`` replace what it says.
     gpus : sequence of int
         GPU counts, ascending (-).
-    grow : {"dp", "tp", "pp"}
+    grow : {"dp", "tp", "pp", "cp", "ep"}
         Axis that takes the additional GPUs.
     mode : {"weak", "strong"}
     models : sequence of str, optional

@@ -97,6 +97,7 @@ JSON_OUTPUTS = {
     "shardsim.prediction/1": "simulate workloads/runs/megatron-8.3b-tp8.yaml",
     "shardsim.memory/1": "memory --model megatron-4.2b --cluster dgx-2h --gpus 4 --global-batch 4 --seq 1024",
     "shardsim.scaling/1": "scale workloads/runs/megatron-8.3b-tp8.yaml --gpus 8,16",
+    "shardsim.traffic/1": "topology traffic workloads/runs/megatron-8.3b-tp8.yaml",
     "shardsim.validation/1": "validate runs",
     "shardsim.memory-validation/1": "validate memory memory.csv",
     "shardsim.cases/1": "validate cases cases.csv",
@@ -160,6 +161,7 @@ AS_A_WHOLE = {
     "fits.layout_time",
     "answers",
     "advice.changes.keys",
+    "mean",
 }
 """Keys that are described by their own line and not taken apart."""
 

@@ -74,6 +74,9 @@ def test_the_four_models_of_megatron_2019_have_their_printed_sizes(name: str, bi
         ("deepseek-v3", 671.03, 37.55),  # arXiv 2412.19437 prints 671B and 37B
         ("deepseek-v2", 235.74, 21.38),  # arXiv 2405.04434 prints 236B and 21B
         ("mixtral-8x7b", 46.70, 12.88),  # arXiv 2401.04088 prints 47B and 13B
+        ("mixtral-8x22b", 140.62, 39.15),  # https://mistral.ai/news/mixtral-8x22b prints 141B and 39B
+        ("qwen3-30b-a3b", 30.53, 3.35),  # arXiv 2505.09388 prints 30B and 3B
+        ("qwen3-235b-a22b", 235.09, 22.19),  # and 235B and 22B
     ],
 )
 def test_mixtures_of_experts_have_their_published_sizes_in_all_and_a_token(
@@ -82,6 +85,18 @@ def test_mixtures_of_experts_have_their_published_sizes_in_all_and_a_token(
     model = load_model(name)
     assert model_parameters(model) / 1e9 == pytest.approx(total, abs=0.005)
     assert active_parameters(model) / 1e9 == pytest.approx(active, abs=0.005)
+
+
+def test_gpt_oss_120b_has_its_published_sizes_which_leave_the_embedding_out_of_what_is_active() -> None:
+    """arXiv 2508.10925, Table 1: 116.83 B in all, 5.13 B active, of the vocabulary tables the head alone."""
+    model = load_model("gpt-oss-120b")
+    assert model_parameters(model) / 1e9 == pytest.approx(116.83, abs=0.005)
+    assert (active_parameters(model) - model.vocab * model.hidden) / 1e9 == pytest.approx(5.13, abs=0.005)
+
+
+def test_grok_1_has_the_size_its_shape_gives_which_xai_prints_half_a_percent_lower() -> None:
+    """Github xai-org/grok-1, README.md: 314B. 64 layers of 8 experts of 3 x 6144 x 32768 are 309.2 B of them."""
+    assert model_parameters(load_model("grok-1")) / 1e9 == pytest.approx(314, rel=0.006)
 
 
 def test_latent_attention_of_deepseek_v3_has_187_1_million_parameters_a_layer() -> None:

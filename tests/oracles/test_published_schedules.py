@@ -288,3 +288,18 @@ def test_v_half_and_v_min_trade_memory_for_a_part_of_the_bubble_of_1f1b(execute,
     assert max(held) <= ceil(share * 2 * p) + 2
     found = max(spans(execute(schedule, SPLIT))) - 6.0 * 4 * p
     assert bubble * 6 * (p - 1) - 6 <= found <= bubble * 6 * (p - 1)
+
+
+@pytest.mark.parametrize(("pair", "expected"), [(3.0, 12.0), (2.0, 9.0)])
+def test_pairs_without_a_pipeline_end_to_end(execute, pair: float, expected: float) -> None:
+    """Four micro-batches: one forward pass, three pairs, one backward pass."""
+    schedule = make_schedule("1f1b", 1, 4, paired=True)
+    assert finishes(execute(schedule, {**WHOLE, "pair": pair})) == [expected]
+
+
+def test_interleaved_pairs_on_two_stages_end_as_worked_out_by_hand(execute) -> None:
+    """p = 2, m = 4, v = 2: 24 units of work and p - 1 forward and backward passes of bubble, as without pairs."""
+    schedule = make_schedule("interleaved", 2, 4, 2, paired=True)
+    ran = execute(schedule, {**WHOLE, "pair": 3.0})
+    assert finishes(ran) == [27.0, 25.0]
+    assert max(finishes(execute(make_schedule("interleaved", 2, 4, 2), WHOLE))) == 27.0

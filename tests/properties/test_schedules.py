@@ -23,7 +23,8 @@ def schedules(draw: st.DrawFn, name: str) -> PipelineSchedule:
     chunks = rule.chunks or draw(st.integers(2, 4))
     group = draw(st.integers(0, microbatches)) if name == "interleaved" else 0
     assume(not schedule_problems(name, stages, microbatches, chunks, group))
-    return make_schedule(name, stages, microbatches, chunks, group)
+    paired = draw(st.booleans()) and not schedule_problems(name, stages, microbatches, chunks, group, paired=True)
+    return make_schedule(name, stages, microbatches, chunks, group, paired=paired)
 
 
 @pytest.mark.parametrize("name", NAMES)
