@@ -51,7 +51,7 @@ def test_experts_that_are_split_have_groups_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--tp", "4", "--ep", "3"), "EP x ETP = 3 does not divide the 4 ranks of a pipeline stage"),
+        (("--gpus", "4", "--tp", "4", "--ep", "3"), "EP x ETP = 3 does not divide the 4 ranks of a pipeline stage"),
         (("--cp", "4", "--cp-inner", "3"), "3 inner ranks do not divide CP 4"),
     ],
 )
@@ -59,6 +59,11 @@ def test_groups_that_do_not_divide_are_refused(arguments: tuple[str, ...], expec
     result = _run("show", "dgx-h100", *arguments)
     assert result.exit_code == 2
     assert expected in result.stderr
+
+
+def test_without_a_number_of_gpus_there_are_the_fewest_that_hold_the_degrees() -> None:
+    found = json.loads(_run("show", "dgx-h100", "--tp", "4", "--ep", "6", "--pp", "2", "--json").stdout)
+    assert found["layout"]["dp"] == 3
 
 
 def test_the_rank_order_decides_who_shares_a_node() -> None:
