@@ -216,6 +216,15 @@ def test_the_ends_of_the_model_count_as_layers_where_only_so_they_divide(
     assert any("counted as layers" in note for note in found.notes) is counted
 
 
+def test_layers_that_divide_in_no_known_way_are_dealt_out_evenly_and_said_to_be(interpret: Any) -> None:
+    """The run happened: its layers lay somehow."""
+    found = interpret(**NEMO, layers="125", pp="4", vpp="")
+    assert found.run["layout"]["stage_layers"] == [32, 31, 31, 31]
+    assert any("as evenly as they go" in note for note in found.notes)
+    assert "stage_layers" not in interpret(**NEMO, layers="124", pp="4", vpp="").run["layout"]
+    assert "stage_layers" not in interpret(**NEMO, layers="125", pp="4", vpp="", schedule="zb-v").run["layout"]
+
+
 def test_bigscience_counts_the_embedding_as_its_notes_say(interpret: Any) -> None:
     """70 layers and two embeddings on 12 stages of 6."""
     row = {"framework": "Megatron-DeepSpeed (BigScience)", "precision": "bf16", "layers": "70", "pp": "12"}

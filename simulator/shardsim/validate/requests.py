@@ -14,6 +14,7 @@ from shardsim.schema.validation import MeasuredNames, NameRule, first_match
 from shardsim.validate.models import Reading, model_of, model_rule
 from shardsim.validate.rows import MeasuredRun
 from shardsim.workload.cost_split import split_by_cost
+from shardsim.workload.pipeline_split import spread
 
 _NEEDED = ("num_gpus", "layers", "hidden", "heads", "vocab", "seq_len", "global_batch", "micro_batch")
 _TRUTHS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
@@ -81,7 +82,7 @@ def row_request(
     if layout.get("recompute", "selective") != "selective":
         noted.pop("recompute_modules", None)
     if rule is not None:
-        dealt = {} if "pp_layout" in noted else _stages(row, rule, names, data, reading)
+        dealt = {} if "pp_layout" in noted else _stages(row, rule, layout.get("schedule"), names, data, reading)
         noted = dealt | rule.layout | noted
     layout = noted | layout
     run: dict[str, Any] = {
@@ -186,7 +187,12 @@ _DENSE = ("recompute", "recompute_modules", "pp_layout")
 
 
 def _stages(
-    row: MeasuredRun, rule: NameRule, names: MeasuredNames, data: Sequence[Path], reading: Reading
+    row: MeasuredRun,
+    rule: NameRule,
+    schedule: str | None,
+    names: MeasuredNames,
+    data: Sequence[Path],
+    reading: Reading,
 ) -> dict[str, Any]:
     """Keys of the layout that say how a framework deals out layers to stages."""
     layers, pp = row.layers or 0, row.pp or 1
@@ -200,6 +206,10 @@ def _stages(
     if rule.stages == "ends_as_layers" and layers % stages and (layers + 2) % stages == 0:
         reading.notes.append("embedding and loss counted as layers, with which layers divide over stages")
         return {"embedding_as_layer": True, "loss_as_layer": True}
+    dealt = "embedding_as_layer" in rule.layout
+    if layers % stages and layers >= stages and schedule in _CHUNKED and not dealt:
+        reading.notes.append("layers that do not divide over stages dealt out as evenly as they go")
+        return {"stage_layers": list(spread(layers, stages))}
     return {}
 
 
