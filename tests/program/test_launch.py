@@ -13,7 +13,7 @@ from shardsim.program.launch import launch_seconds
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import nested, request_from_mapping
 from shardsim.values.host import HostConstants
-from shardsim.values.operators import Elementwise, Gemm
+from shardsim.values.operators import Attention, Elementwise, Gemm
 
 # A host of one second for one kind of launch at a time: tasks then hold numbers of launches.
 KINDS = ("forward", "backward", "collective", "passes", "optimizer")
@@ -21,6 +21,9 @@ COUNTING = HostConstants("counting", *np.eye(len(KINDS)))
 MODEL = {"name": "small", "layers": 24, "hidden": 1024, "heads": 16, "ffn": 4096, "vocab": 50257, "max_positions": 1024}
 MODEL |= {"activation": "gelu", "norm": "layernorm", "position": "learned", "tied_embeddings": True, "bias": True}
 KEYS = {"model": MODEL, "cluster": "dgx-a100", "micro_batch": 4, "seq": 1024, "global_batch": 32}
+
+
+CONSTANTS = HostConstants("some", 100.0, 10.0, 20.0, 300.0, 5.0)
 
 
 def run(counting=False, **keys):
@@ -148,3 +151,16 @@ def test_kernels_that_choose_experts_are_launched_one_by_one_with_no_module_arou
 def test_experts_one_after_another_are_launched_each():
     apart = Gemm("experts", 1, 1, 1, 8, kernels=8)
     assert launch_seconds(apart, COUNTING, 1e-5).tolist() == [8, 0, 0, 0, 0]
+
+
+def test_a_ring_is_one_module_whose_later_blocks_are_launched_within_its_call() -> None:
+    block = Attention("attention", 1, 8, 8, 1024, 128, causal=True)
+    later = replace(block, keys=512, causal=False)
+    assert launch_seconds(block, CONSTANTS, 1.0) == CONSTANTS.forward
+    assert launch_seconds(later, CONSTANTS, 1.0) == CONSTANTS.backward
+
+
+def test_products_of_experts_on_streams_are_one_module_and_a_loop() -> None:
+    experts = Gemm("experts up", 512, 1024, 1024, batch=8, kernels=8, grouped="streams")
+    assert launch_seconds(experts, CONSTANTS, 1.0) == CONSTANTS.forward + 7 * CONSTANTS.backward
+    assert launch_seconds(experts, CONSTANTS, 0.0) == 0.0

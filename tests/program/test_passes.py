@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shardsim.program.build import build
 from shardsim.program.machine import Machine
 from shardsim.program.passes import Passes, Segment
 from shardsim.program.resolve import resolve
@@ -203,3 +204,13 @@ def test_the_gathering_of_the_lm_head_stays_whole() -> None:
     beside = replace(described, framework=replace(described.framework, tp_overlap="ring"))
     last = ChunkContent(0, embedding=False, head=True)
     assert passes(beside).segments("F", last) == passes(described).segments("F", last)
+
+
+def test_what_is_captured_of_a_layer_with_experts_ends_at_its_exchange_even_where_it_takes_no_time() -> None:
+    """How many rows an expert gets is not known before, on one rank no more than on eight."""
+    asked = {"model": "mixtral-8x7b", "cluster": "dgx-h100", "gpus": 8, "framework": "megatron-bridge-layer-graphs"}
+    asked |= {"batch": {"global": 8, "seq": 4096}, "layout": {"ep": 1}}
+    built = build(resolve(request_from_mapping(asked)))
+    tasks = [task for task in built.blocks[0, "F", 0].tasks if task.name == "experts up"]
+    assert tasks
+    assert all(task.host > 0 for task in tasks)

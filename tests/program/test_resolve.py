@@ -343,3 +343,9 @@ def test_a_group_that_straddles_nvlink_domains_it_would_fit_into_is_said() -> No
     assert "cluster.gpus_per_domain=64" in said[0]
     dealt = resolve(request_from_mapping(asked | {"set": {"cluster.gpus_per_domain": 64}}))
     assert not any("NVLink domains" in text for text in dealt.warnings)
+
+
+def test_a_capacity_below_balanced_loads_is_said_to_drop_tokens() -> None:
+    asked = {"model": "mixtral-8x7b", "cluster": "dgx-h100", "gpus": 8, "framework": "megatron-core"}
+    asked |= {"batch": {"global": 8, "seq": 4096}, "layout": {"ep": 8, "capacity_factor": 0.8}}
+    assert any("drops 20.0% of all copies" in text for text in resolve(request_from_mapping(asked)).warnings)

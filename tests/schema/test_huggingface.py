@@ -395,3 +395,9 @@ def test_files_that_are_no_configuration_are_refused(write: Write, content: str,
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a directory"):
         load_model(f"{tmp_path}/")
+
+
+@pytest.mark.parametrize("window", [-3, 0])
+def test_a_window_of_no_keys_is_refused(write: Write, window: int) -> None:
+    with pytest.raises(InputError, match="sliding_window"):
+        load_model(write(LLAMA_3_8B | {"sliding_window": window}))

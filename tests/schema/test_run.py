@@ -146,3 +146,15 @@ def test_a_schedule_of_ones_own_is_a_path_from_the_files_folder(run_file, tmp_pa
 def test_a_choice_that_does_not_exist_is_refused(run_file, layout, said):
     with pytest.raises(InputError, match=said):
         load_run(run_file(TEXT.replace("pp: 16}", f"pp: 16, {layout}}}")))
+
+
+def test_the_arguments_of_a_dispatcher_may_stand_in_both_places(run_file):
+    apart = (
+        TEXT.replace("pp: 16}", "pp: 16, moe_flex_dispatcher_backend: hybridep}") + "moe_token_dispatcher_type: flex\n"
+    )
+    assert load_run(run_file(apart)).layout.dispatcher == "hybridep"
+
+
+def test_a_routing_without_a_value_is_refused(run_file):
+    with pytest.raises(InputError, match="power_law without a value"):
+        load_run(run_file(TEXT + "routing: {power_law: null}\n"))

@@ -89,10 +89,12 @@ layouts = st.builds(
     imbalance=st.sampled_from([1.0, 1.4]),
 )
 frameworks = st.builds(
-    lambda fused, overlapped, grouped: replace(
-        MEGATRON, fused_permute=fused, overlap_shared_experts=overlapped, grouped_experts=grouped
+    lambda fused, overlapped, products: replace(
+        MEGATRON, fused_permute=fused, overlap_shared_experts=overlapped, expert_products=products
     ),
-    *[st.booleans()] * 3,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["one_kernel", "streams", "in_turn"]),
 )
 
 
@@ -221,11 +223,15 @@ def test_padded_capacity_is_sent_and_multiplied():
 
 
 def test_one_product_after_another_is_as_much_work_in_as_many_kernels():
-    together = named(forward(), "experts up")
-    apart = named(forward(framework=replace(MEGATRON, grouped_experts=False)), "experts up")
+    together, streams, apart = (
+        named(forward(framework=replace(MEGATRON, expert_products=how)), "experts up")
+        for how in ("one_kernel", "streams", "in_turn")
+    )
     assert (apart.flop, apart.bytes_moved) == (together.flop, together.bytes_moved)
-    assert (together.grouped, together.kernels) == (True, 1)
-    assert (apart.grouped, apart.kernels) == (False, 4)
+    assert (streams.flop, streams.bytes_moved) == (together.flop, together.bytes_moved)
+    assert (together.grouped, together.kernels) == ("one_kernel", 1)
+    assert (streams.grouped, streams.kernels) == ("streams", 4)
+    assert (apart.grouped, apart.kernels) == ("", 4)
 
 
 def test_unfused_routing_and_permuting_launch_many_kernels():
@@ -301,7 +307,7 @@ def test_a_dense_model_has_no_experts():
 def test_many_layouts_are_like_each_of_them(dispatcher, direction):
     degrees = {"tp": [1, 2, 4], "ep": [1, 4, 8], "etp": [1, 2, 1], "dp": [64, 32, 16], "imbalance": [1.0, 1.3, 1.1]}
     shape = {"pp": 1, "sp": True, "dispatcher": dispatcher, "capacity_factor": 1.2}
-    framework = replace(MEGATRON, grouped_experts=False, fused_gradient_accumulation=False)
+    framework = replace(MEGATRON, expert_products="in_turn", fused_gradient_accumulation=False)
     moe = replace(V3, moe=Moe(64, 6, 1408, shared_ffn=2816, groups=8, group_limit=3))
     together = direction(
         moe, Layout(**{key: np.array(v, dtype=float) for key, v in degrees.items()}, **shape), framework

@@ -43,12 +43,17 @@ def grouped_gemm_seconds(
     Notes
     -----
     Tiles of the experts run in common waves, and each expert's last tile is partly empty. Fitted to expert layers with
-    at least 256 rows an expert; fewer rows are an extrapolation. Those were short: in training no grouped product beats
-    the share of peak that the longest products hold, any more than a single one does.
+    at least 256 rows an expert; fewer rows are an extrapolation. What was measured was short: in training no grouped
+    product beats the share of peak that the longest products hold, any more than a single one does.
+
+    Kernels of their own on several streams share the device as well, and take as long as that many tiles of one product
+    (github NVIDIA/TransformerEngine, transformer_engine/common/gemm/cublaslt_gemm.cu, multi_stream_cublas_gemm).
     """
     own = constants.gemm[precision]
     grouped = own.grouped or AS_ONE
     busiest = _busiest(gemm)
+    if gemm.grouped == "streams":
+        return gemm_seconds(busiest, device, constants, precision, regime)
     seconds = grouped.overhead + grouped.slowdown * gemm_seconds(busiest, device, constants, precision, "burst")
     if regime == "burst":
         return seconds

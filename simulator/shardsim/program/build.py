@@ -179,13 +179,15 @@ class _Builder:
         """Whether collectives inside the model run beside its computation."""
         layout, framework = self.run.layout, self.run.framework
         beside = layout.sp or framework.overlap_dgrad or self.pairs_passes
+        ring = layout.cp_comm in ("p2p", "a2a+p2p") and any_of(layout.cp > 1)
         exchanged = self.overlaps_exchanges and layout.dispatcher not in self.run.profile.fabric.exchange
-        return exchanged or (beside and any_of(layout.tp > 1))
+        return exchanged or ring or (beside and any_of(layout.tp > 1))
 
     @property
     def overlaps_exchanges(self) -> bool:
         """Whether tokens travel beside computation."""
-        beside = self.pairs_passes or self.run.framework.overlap_shared_experts
+        framework = self.run.framework
+        beside = self.pairs_passes or framework.overlap_shared_experts or framework.delays_weights
         return beside and self.run.model.moe is not None and any_of(self.run.layout.ep > 1)
 
     @property

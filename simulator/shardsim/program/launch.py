@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shardsim.values.host import HostConstants
 from shardsim.values.num import Num, where
-from shardsim.values.operators import Collective, Elementwise, Gemm, Operator, OptimizerStep, TokenExchange
+from shardsim.values.operators import Attention, Collective, Elementwise, Gemm, Operator, OptimizerStep, TokenExchange
 from shardsim.values.program import Task
 
 
@@ -34,12 +34,18 @@ def launch_seconds(operator: Operator, constants: HostConstants, seconds: Num) -
     if not isinstance(operator, Elementwise):
         kernels = where(seconds > 0.0, kernels, 0)
     python = operator.role == "forward" and not _within_a_call(operator)
+    if (
+        python and isinstance(operator, Gemm) and operator.grouped == "streams"
+    ):  # one module, and a loop within its call
+        return where(seconds > 0.0, constants.forward + (kernels - 1) * constants.backward, 0.0)
     return kernels * (constants.forward if python else constants.backward)
 
 
 def _within_a_call(operator: Operator) -> bool:
     """Whether a kernel is launched from within a call that serves a product, with no module of its own."""
-    return isinstance(operator, Elementwise) and operator.kind in ("quantize", "routing", "permute")
+    if isinstance(operator, Attention):  # a block of a ring, behind the first
+        return operator.keys is not None and not operator.causal
+    return isinstance(operator, Elementwise) and operator.kind in ("quantize", "routing", "permute", "context")
 
 
 def as_graph(tasks: tuple[Task, ...], constants: HostConstants) -> tuple[Task, ...]:

@@ -150,9 +150,13 @@ class Machine:
         return tuple(task for _, task in self.pairs(operators, recomputed=recomputed))
 
     def pairs(self, operators: Iterable[Operator], *, recomputed: bool = False) -> tuple[tuple[Operator, Task], ...]:
-        """Operators with their tasks, without those that take no time."""
+        """Operators with their tasks, without those that take no time; exchanges stay: they end what is captured."""
         made = ((operator, self.task(operator, recomputed=recomputed)) for operator in operators)
-        return tuple((operator, task) for operator, task in made if any_of(task.seconds > 0))
+        return tuple(
+            (operator, task)
+            for operator, task in made
+            if isinstance(operator, TokenExchange) or any_of(task.seconds > 0)
+        )
 
 
 def stretched(transfer: Transfer, factor: float) -> Transfer:

@@ -59,7 +59,7 @@ def _compute(run: TrainingRun) -> Iterator[CostNote]:
             constant = next(key for key in tiles if kernels.provenance[key] == weakest)
             yield note(f"{what}, tiles and waves", f"{len(tiles)} constants in {data_type}", constant)
     grouped = kernels.gemm[run.linear_type].grouped
-    if run.model.moe is not None and run.framework.grouped_experts and grouped is not None:
+    if run.model.moe is not None and run.framework.expert_products == "one_kernel" and grouped is not None:
         text = f"{grouped.slowdown:.3g} times as long as single ones in {run.linear_type}, and "
         text += format_time(grouped.overhead)
         yield note("products of experts, grouped", text, f"gemm.{run.linear_type}.grouped.slowdown")

@@ -287,7 +287,7 @@ class _Pricer:
     def provenance(self, operator: Gemm | Attention | Elementwise | OptimizerStep) -> Provenance:
         prefix = self.prefix(operator)
         # What grouping products costs is the price of experts alone.
-        grouped = isinstance(operator, Gemm) and operator.grouped
+        grouped = isinstance(operator, Gemm) and operator.grouped == "one_kernel"
         notes = [
             note
             for key, note in self.kernels.provenance.items()

@@ -96,6 +96,9 @@ def remarks(
         yield from _idle([key for key in _OF_CONTEXT if key in asked], "there is no context parallelism")
     if model.moe is None or layout.ep == 1:
         return
+    factor = layout.capacity_factor
+    if 0 < factor < 1:
+        yield f"a capacity factor of {factor:g} drops {1 - factor:.1%} of all copies of tokens or more; MFU counts them"
     if request.routing is None:
         yield (
             "balanced routing assumed, every expert gets as many tokens: give measured loads or a power law as routing"

@@ -19,6 +19,7 @@ from shardsim.values.training import (
     ContextComm,
     CudaGraphs,
     Dispatcher,
+    ExpertProducts,
     Framework,
     MessagePolicy,
     OverlapPolicy,
@@ -143,7 +144,10 @@ class FrameworkFile(StrictModel):
     )
     fused_permute: bool = Field(default=False, description="tokens are sorted by expert in one kernel each way")
     fused_router: bool = Field(default=False, description="scores, choice and weights of experts in one kernel")
-    grouped_experts: bool = Field(default=True, description="the experts of a rank are one grouped product")
+    expert_products: ExpertProducts = Field(
+        default="one_kernel",
+        description="products of a rank's experts: one_kernel, streams (a kernel each, several at a time), in_turn",
+    )
     overlap_shared_experts: bool = Field(default=False, description="shared experts are computed while tokens travel")
     splits_experts: bool = Field(
         default=True, description="experts are split over tensor-parallel ranks like the rest; otherwise not"

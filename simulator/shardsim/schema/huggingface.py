@@ -139,11 +139,15 @@ def _window(config: LlamaConfig) -> tuple[int, int] | None:
     """Width of the sliding window, and one in how many layers is without; None where that is no regular pattern."""
     width = config.sliding_window or 0
     layers = config.num_hidden_layers
+    if config.layer_types is None and isinstance(config, GptOssConfig):
+        return (width, 2) if width else (0, 1)  # the library's default: every other one
     if config.layer_types is None:
         if not width or not config.use_sliding_window or config.max_window_layers >= layers:
             return 0, 1
         return None if config.max_window_layers > 0 else (width, 0)
     slides = [kind == "sliding_attention" for kind in config.layer_types]
+    if len(slides) != layers:
+        return None
     if not any(slides):
         return 0, 1
     every = slides.index(False) + 1 if not all(slides) else 0

@@ -41,7 +41,7 @@ class LlamaConfig(_Config):
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
-    sliding_window: int | None = Field(default=None)
+    sliding_window: int | None = Field(default=None, ge=1)
     use_sliding_window: bool = True
     max_window_layers: int = 0
     layer_types: list[str] | None = None

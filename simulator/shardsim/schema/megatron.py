@@ -48,6 +48,8 @@ RecomputeModule = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "m
 """What selective recompute may repeat, by Megatron Core's names."""
 
 _BACKEND, _DEEPEP = "moe_flex_dispatcher_backend", "moe_enable_deepep"
+DISPATCHER_NAMES = ("moe_token_dispatcher_type", "dispatcher", _BACKEND, _DEEPEP)
+"""Arguments that say together how tokens reach their experts."""
 
 
 def flex_dispatcher(section: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

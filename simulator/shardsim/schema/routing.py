@@ -44,6 +44,9 @@ class RoutingRequest(StrictModel):
     @model_validator(mode="after")
     def _one_way(self) -> RoutingRequest:
         given = sorted(self.model_fields_set)
+        empty = [name for name in given if getattr(self, name) is None]
+        if empty:
+            raise ValueError(f"{' and '.join(empty)} without a value")
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} say the same thing; keep one")
         if self.loads is not None and not sum(self.loads):

@@ -13,7 +13,7 @@ from shardsim.schema.base import Count, StrictModel, Text
 from shardsim.schema.catalog import is_path
 from shardsim.schema.flags import FLAGS
 from shardsim.schema.loader import Document, KeyPath, check, dotted, load_yaml
-from shardsim.schema.megatron import MEGATRON_NAMES, RecomputeModule, flex_dispatcher, inner_ranks
+from shardsim.schema.megatron import DISPATCHER_NAMES, MEGATRON_NAMES, RecomputeModule, flex_dispatcher, inner_ranks
 from shardsim.schema.routing import RoutingRequest
 from shardsim.values.training import ContextComm, Dispatcher
 
@@ -229,6 +229,7 @@ def _canonical(document: Document) -> Document:
     data = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.data.items()}
     lines = dict(document.lines)
     twice: list[Problem] = []
+    _join_dispatcher(data, lines)
     for section in ("", *_SECTIONS):
         source = data if not section else data.get(section)
         if not isinstance(source, dict):
@@ -262,6 +263,21 @@ def _canonical(document: Document) -> Document:
                 Problem(apart, document.where(("layout", "cp_inner")), "inner and outer, inner first: [4, 2]")
             )
     return Document(data, document.file, lines)
+
+
+def _join_dispatcher(data: dict[str, Any], lines: dict[KeyPath, int]) -> None:
+    """Bring arguments together that say what the dispatcher is, some at the top and some under ``layout``."""
+    layout = data.get("layout")
+    if not isinstance(layout, dict) or not any(map(_of_dispatcher, layout)):
+        return
+    for key in [name for name in data if _of_dispatcher(name) and name not in layout]:
+        layout[key] = data.pop(key)
+        if (key,) in lines:
+            lines["layout", key] = lines[(key,)]
+
+
+def _of_dispatcher(key: str) -> bool:
+    return key.replace("-", "_") in DISPATCHER_NAMES
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

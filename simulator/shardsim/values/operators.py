@@ -40,9 +40,9 @@ class Gemm:
         Whether the result is added to what is there, and so is read as well.
     data_type : str
         Of the operands, such as ``fp8``; empty for that of all products of the run.
-    grouped : bool
-        Whether the ``batch`` products are those of a rank's experts in one kernel, each with ``m`` rows (for a weight
-        gradient, ``k``) under balanced routing.
+    grouped : {"", "one_kernel", "streams"}
+        Where the ``batch`` products are those of a rank's experts, each with ``m`` rows (for a weight gradient, ``k``)
+        under balanced routing, and share the device: in one kernel, or in ``kernels`` of their own on several streams.
     imbalance : Num
         Rows of the busiest rank over the mean (-), for which the others wait. FLOP are counted without.
     kernels : Num
@@ -61,7 +61,7 @@ class Gemm:
     output_bytes: int | None = None
     accumulates: bool = False
     data_type: str = ""
-    grouped: bool = False
+    grouped: Literal["", "one_kernel", "streams"] = ""
     imbalance: Num = 1.0
     kernels: Num = 1
 
@@ -182,7 +182,7 @@ class Elementwise:
         Kernel kind, the key of its efficiency in the calibration profile: ``layernorm``, ``rmsnorm``, ``gelu``,
         ``swiglu``, ``dropout``, ``add``, ``bias_dropout_add``, ``softmax``, ``rope``, ``embedding``,
         ``cross_entropy``, ``transpose``, ``optimizer``, ``quantize``, ``routing`` (choice of experts), ``permute`` (of
-        tokens into their order and back).
+        tokens into their order and back), ``context`` (around the blocks of context parallelism).
     bytes_moved : Num
         Read plus written, by all the kernels together [bytes].
     kernels : Num

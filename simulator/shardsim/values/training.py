@@ -23,6 +23,7 @@ TensorOverlap = Literal["none", "own_shard", "ring", "userbuffers"]
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 ContextComm = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
 Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+ExpertProducts = Literal["one_kernel", "streams", "in_turn"]
 LowPrecision = Literal["fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"]
 
 NARROW_TYPE: Mapping[LowPrecision, str] = MappingProxyType(
@@ -439,8 +440,9 @@ class Framework:
         Whether tokens are put into the order of their experts by one kernel each way; otherwise by several.
     fused_router : bool
         Whether scores, choice and weights of experts come out of one kernel; otherwise of several.
-    grouped_experts : bool
-        Whether the experts of a rank are one grouped product; otherwise one product after another.
+    expert_products : {"one_kernel", "streams", "in_turn"}
+        How the products of a rank's experts are done: in one kernel; each in its own, several at a time on streams; one
+        after another.
     overlap_shared_experts : bool
         Whether shared experts are computed while tokens travel.
     splits_experts : bool
@@ -527,7 +529,7 @@ class Framework:
     cp_comm: ContextComm = "p2p"
     fused_permute: bool = False
     fused_router: bool = False
-    grouped_experts: bool = True
+    expert_products: ExpertProducts = "one_kernel"
     overlap_shared_experts: bool = False
     splits_experts: bool = True
     recompute_modules: tuple[str, ...] = ("core_attn",)

@@ -138,9 +138,9 @@ def _exchanged(tensors: Mapping[str, Num], axis: str, there: Num, role: Gradient
         size = size + 2 * there * one
     kernels = there * len(tensors)
     return (
-        Elementwise("order for ranks", "transpose", size, kernels, role),
+        Elementwise("order for ranks", "context", size, kernels, role),
         *(Collective(f"exchange {name}", "all_to_all", axis, there * one, role) for name, one in tensors.items()),
-        Elementwise("order received", "transpose", size, kernels, role),
+        Elementwise("order received", "context", size, kernels, role),
     )
 
 
@@ -165,7 +165,7 @@ class _Share:
             made.append(self._block(step))
         # A kernel a step for the sum of the softmax, and one that scales the step's output and adds it.
         size = self._several * self._output_bytes * (2 + 3 * (self.ranks - 1))
-        made.append(Elementwise("softmax correction", "add", size, 2 * self.ranks * self._several, self.core.role))
+        made.append(Elementwise("softmax correction", "context", size, 2 * self.ranks * self._several, self.core.role))
         return tuple(made)
 
     def _ring_backward(self) -> tuple[Operator, ...]:
@@ -180,7 +180,7 @@ class _Share:
             keys = self._keys_bytes(block.batch, block.key_count)
             size = self._several * (3 if step else 2) * (queries + keys)  # the first are copied
             kernels = self._several * 2 * _there(step, self.ranks)
-            made.append(Elementwise("sum of gradients", "add", size, kernels, self.core.role))
+            made.append(Elementwise("sum of gradients", "context", size, kernels, self.core.role))
         return tuple(made)
 
     def _sent(self, name: str, blocks: Num) -> tuple[Operator, ...]:
@@ -205,16 +205,16 @@ class _Share:
         size = several * self._keys_bytes(core.batch, core.seq)
         before = (
             *self._moved("gather", "all_gather"),
-            Elementwise("keys and values in order", "transpose", 2 * size, 2 * several, core.role),
+            Elementwise("keys and values in order", "context", 2 * size, 2 * several, core.role),
             *self._chunks(),
         )
         if core.role == "forward":
-            join = Elementwise("join chunks", "transpose", 2 * several * self._output_bytes, several, core.role)
+            join = Elementwise("join chunks", "context", 2 * several * self._output_bytes, several, core.role)
             return (*before, join)
         return (
             *before,
-            Elementwise("sum of key gradients", "add", 3 * size, 4 * several, core.role),
-            Elementwise("key gradients by rank", "transpose", 2 * size, 2 * several, core.role),
+            Elementwise("sum of key gradients", "context", 3 * size, 4 * several, core.role),
+            Elementwise("key gradients by rank", "context", 2 * size, 2 * several, core.role),
             *self._moved("scatter gradients of", "reduce_scatter"),
         )
 

@@ -253,11 +253,11 @@ class _Routed:
         z, h, up = self.sizes, self.model.hidden, self._up
         biased = linear.add_bias("experts down", self.busy, h, z) if self.model.bias else ()
         return (
-            *(() if self._narrow else quantization.operand("experts up input", self.busy * h, z)),
+            *(() if self._narrow else self._operand("experts up input", h, "forward")),
             *converted("experts up", self.held * h * up, z, uses),
             self._each(linear.forward("experts up", self._rows, h, up, z, self._type)),
             *self.activated(),
-            *quantization.operand("experts down input", self.busy * self.width, z),
+            *self._operand("experts down input", self.width, "forward"),
             *converted("experts down", self.held * h * self.width, z, uses),
             self._each(linear.forward("experts down", self._rows, self.width, h, z, self._type)),
             *biased,
@@ -274,7 +274,7 @@ class _Routed:
         down = ("experts down", self._rows, self.width, h, z, narrow)
         first = ("experts up", self._rows, h, up, z, narrow)
         biased = linear.bias_gradient("experts down", self.busy, h, z) if self.model.bias else ()
-        sent = () if self._narrow else quantization.operand("experts down gradient", self.busy * h, z, "dgrad")
+        sent = () if self._narrow else self._operand("experts down gradient", h, "dgrad")
         return (
             *sent,
             *biased,
@@ -283,7 +283,7 @@ class _Routed:
             self._each(linear.weight_gradient(*down)),
             *self._weighed(5, 3, "dgrad"),
             *named("experts", pointwise.activate_backward(self.model, self._inner, self.framework)),
-            *quantization.operand("experts up gradient", self.busy * up, z, "dgrad"),
+            *self._operand("experts up gradient", up, "dgrad"),
             self._each(linear.input_gradient(*first)),
             *self._turned("experts up input"),
             self._each(linear.weight_gradient(*first)),
@@ -322,9 +322,23 @@ class _Routed:
 
     def _each(self, product: Gemm) -> Gemm:
         """The product of one expert, for all of the rank."""
-        grouped = self.framework.grouped_experts
-        kernels = 1 if grouped else self.held
+        how = self.framework.expert_products
+        kernels = 1 if how == "one_kernel" else self.held
+        grouped = "" if how == "in_turn" else how
         return replace(product, batch=self.held, grouped=grouped, imbalance=self.imbalance, kernels=kernels)
+
+    def _operand(self, name: str, width: Num, role: GradientRole) -> tuple[Operator, ...]:
+        """Convert what a product takes, expert by expert where each has a kernel of its own.
+
+        github NVIDIA/TransformerEngine, transformer_engine/pytorch/csrc/extensions/cast.cpp,
+        multi_tensor_quantize_impl: all at once with delayed scales only.
+        """
+        made = quantization.operand(name, self.busy * width, self.sizes, role)
+        if self.framework.expert_products == "one_kernel" or self.sizes.low_precision == "fp8-delayed":
+            return made
+        return tuple(
+            replace(one, kernels=one.kernels * self.held) if isinstance(one, Elementwise) else one for one in made
+        )
 
     def _over_etp(self, kind: str, width: float, role: GradientRole) -> Collective:
         size = self._arrived * self.model.hidden * width
