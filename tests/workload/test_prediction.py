@@ -13,9 +13,10 @@ from shardsim.schema.model import load_model
 from shardsim.values.operators import Collective, Gemm, Operator
 from shardsim.values.training import Batch, Layout
 from shardsim.workload.ends import embedding_forward, head_backward, head_forward
+from shardsim.workload.kinds import prediction_kind
 from shardsim.workload.layer import layer_forward
 from shardsim.workload.parameters import mtp_own_parameters, mtp_parameters, norm_parameters
-from shardsim.workload.prediction import prediction_backward, prediction_forward, prediction_kind
+from shardsim.workload.prediction import prediction_backward, prediction_forward
 from shardsim.workload.schedules import make_schedule
 from shardsim.workload.stages import chunk_contents
 

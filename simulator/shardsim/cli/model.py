@@ -47,7 +47,7 @@ def show(name: str, *, framework: str, as_json: bool, data: tuple[Path, ...], **
     from shardsim.schema.framework import load_framework
     from shardsim.schema.model import load_model
     from shardsim.values.training import Batch
-    from shardsim.workload.kinds import layer_kind
+    from shardsim.workload.kinds import all_kinds
     from shardsim.workload.layer import layer_backward, layer_forward
     from shardsim.workload.validity import check
 
@@ -59,8 +59,7 @@ def show(name: str, *, framework: str, as_json: bool, data: tuple[Path, ...], **
     if problems:
         raise InputError(problems)
     shape = (found, layout, batch, profile)
-    kinds = dict.fromkeys(layer_kind(found, index) for index in range(found.layers))
-    operators = {kind: (*layer_forward(*shape, kind), *layer_backward(*shape, kind)) for kind in kinds}
+    operators = {kind: (*layer_forward(*shape, kind), *layer_backward(*shape, kind)) for kind in all_kinds(found)}
     if as_json:
         click.echo(record_json(model_record(found, operators)), nl=False)
         return
@@ -74,13 +73,14 @@ def show(name: str, *, framework: str, as_json: bool, data: tuple[Path, ...], **
 
 def _layout(flags: dict[str, Any], model: Model, framework: Framework) -> Layout:
     """The fewest ranks on which the degrees that were asked for exist."""
+    from shardsim.program.routed import expert_choices
     from shardsim.schema.loader import check_mapping
     from shardsim.schema.run import LayoutRequest
     from shardsim.values.training import Layout
 
     given = {key: flags[key] for key in ("tp", "cp", "ep", "etp", "cp_comm", "dispatcher") if flags[key] is not None}
     asked = check_mapping(given, LayoutRequest, "command line")
-    etp = asked.etp or (asked.tp if model.moe is not None and framework.splits_experts else 1)
+    etp, dispatcher = expert_choices(asked, model, framework)
     dp = math.lcm(asked.tp * asked.cp, asked.ep * etp) // (asked.tp * asked.cp)
     return Layout(
         tp=asked.tp,
@@ -91,5 +91,5 @@ def _layout(flags: dict[str, Any], model: Model, framework: Framework) -> Layout
         etp=etp,
         sp=flags["sp"],
         cp_comm=asked.cp_comm or framework.cp_comm,
-        dispatcher=asked.dispatcher or (framework.dispatcher if asked.ep * etp > 1 else "alltoall"),
+        dispatcher=dispatcher,
     )

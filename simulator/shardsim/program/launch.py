@@ -34,9 +34,8 @@ def launch_seconds(operator: Operator, constants: HostConstants, seconds: Num) -
     if not isinstance(operator, Elementwise):
         kernels = where(seconds > 0.0, kernels, 0)
     python = operator.role == "forward" and not _within_a_call(operator)
-    if (
-        python and isinstance(operator, Gemm) and operator.grouped == "streams"
-    ):  # one module, and a loop within its call
+    if python and isinstance(operator, Gemm) and operator.grouped == "streams":
+        # One module, and a loop within its call.
         return where(seconds > 0.0, constants.forward + (kernels - 1) * constants.backward, 0.0)
     return kernels * (constants.forward if python else constants.backward)
 

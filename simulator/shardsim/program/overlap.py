@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from shardsim.program.machine import stretched
-from shardsim.values.operators import Collective, Elementwise, Gemm, Operator
+from shardsim.values.operators import Collective, Gemm, Operator, for_weights
 from shardsim.values.program import Task
 
 Priced: TypeAlias = tuple[Operator, Task]
@@ -58,7 +58,7 @@ def behind_products(pairs: Iterable[Priced], *, sums: bool) -> tuple[Task, ...]:
         else:
             if leaving is not None and not _hides_sum(operator, first=not product):
                 wanted, leaving = (leaving,), None
-            if arriving is not None and _for_weights(operator):
+            if arriving is not None and for_weights(operator):
                 wanted, arriving = (*wanted, arriving), None
             product = isinstance(operator, Gemm)
         changed = wanted or blocking != task.blocking
@@ -74,11 +74,7 @@ def _sums_gradient(collective: Collective) -> bool:
 
 def _hides_sum(operator: Operator, *, first: bool) -> bool:
     """Whether an operator hides a sum: products of weight gradients do, and what prepares the first of them."""
-    return _for_weights(operator) and (isinstance(operator, Gemm) or first)
-
-
-def _for_weights(operator: Operator) -> bool:
-    return isinstance(operator, Gemm | Elementwise) and operator.role == "wgrad"
+    return for_weights(operator) and (isinstance(operator, Gemm) or first)
 
 
 def paired(

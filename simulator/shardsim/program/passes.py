@@ -18,13 +18,12 @@ from shardsim.values.operators import Collective, Operator, OptimizerStep
 from shardsim.values.program import PassKind, Task
 from shardsim.values.training import CudaGraphs, TrainingRun
 from shardsim.workload.ends import embedding_backward, embedding_forward, head_backward, head_forward
-from shardsim.workload.kinds import PLAIN, LayerKind, kinds_of, layer_kind
+from shardsim.workload.kinds import PLAIN, LayerKind, all_kinds, kinds_of, prediction_kind
 from shardsim.workload.layer import layer_backward, layer_forward, recomputed_forward
 from shardsim.workload.pipeline import p2p_message
 from shardsim.workload.prediction import (
     prediction_backward,
     prediction_forward,
-    prediction_kind,
     recomputed_prediction,
 )
 from shardsim.workload.recompute import recomputed_layers
@@ -106,9 +105,7 @@ class Passes:
 
     @cached_property
     def _kinds(self) -> tuple[LayerKind, ...]:
-        """The kinds of layers that the model has."""
-        model = self.run.model
-        return tuple(dict.fromkeys(layer_kind(model, index) for index in range(model.layers)))
+        return all_kinds(self.run.model)
 
     def _layer(self, of: LayerKind, forward: tuple[Task, ...], backward: tuple[Task, ...] = ()) -> tuple[Task, ...]:
         """A layer's pass as its host issues it: with CUDA graphs, by one launch as far as shapes are known before.

@@ -13,7 +13,7 @@ from shardsim.cost.exchange import exchange_constants
 from shardsim.errors import InputError, Problem
 from shardsim.program.misaligned import misaligned
 from shardsim.program.provenance import fabric_here
-from shardsim.program.routed import TWO_LEVEL, busiest, loads_of, remarks
+from shardsim.program.routed import busiest, expert_choices, loads_of, remarks
 from shardsim.schema.catalog import is_path
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.framework import load_framework
@@ -32,6 +32,7 @@ from shardsim.values.program import PipelineSchedule
 from shardsim.values.training import (
     DEFAULT_ORDER,
     NARROW_TYPE,
+    TWO_LEVEL,
     Batch,
     Framework,
     Layout,
@@ -239,7 +240,7 @@ def _layout(request: RunRequest, model: Model, framework: Framework, gpus: int, 
         split = spread(model.layers, max(1, asked.pp * vpp // request_of_stages.copies))
     recompute = asked.recompute or framework.default_recompute
     problems += _recompute_problems(asked, recompute)
-    etp = asked.etp or (asked.tp if model.moe is not None and framework.splits_experts else 1)
+    etp, dispatcher = expert_choices(asked, model, framework)
     return Layout(
         tp=asked.tp,
         pp=asked.pp,
@@ -264,7 +265,7 @@ def _layout(request: RunRequest, model: Model, framework: Framework, gpus: int, 
         cp_comm=asked.cp_comm or framework.cp_comm,
         cp_inner=asked.cp_inner or 0,
         cp_zigzag=asked.cp_zigzag,
-        dispatcher=asked.dispatcher or (framework.dispatcher if asked.ep * etp > 1 else "alltoall"),
+        dispatcher=dispatcher,
         capacity_factor=asked.capacity_factor or 0.0,
         pads_capacity=asked.pads_capacity,
         overlap_experts=asked.overlap_experts,

@@ -7,16 +7,33 @@ from pathlib import Path
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.routing import RoutingRequest, read_histogram
-from shardsim.schema.run import RunRequest
+from shardsim.schema.run import LayoutRequest, RunRequest
 from shardsim.values.hardware import FabricConstants
-from shardsim.values.training import Layout, Model
+from shardsim.values.training import Dispatcher, Framework, Layout, Model
 from shardsim.workload.routing import capped_loads, dropped_share, imbalance_of, power_law_loads
-
-TWO_LEVEL = ("deepep", "hybridep")
-"""Dispatchers with constants of their own in a fabric profile."""
 
 _OF_EXPERTS = ("ep", "etp", "dispatcher", "capacity_factor", "pads_capacity", "overlap_experts", "routing")
 _OF_CONTEXT = ("cp_comm", "cp_inner", "cp_zigzag")
+
+
+def expert_choices(asked: LayoutRequest, model: Model, framework: Framework) -> tuple[int, Dispatcher]:
+    """Choose what a layout leaves open of experts, as the framework has it.
+
+    Parameters
+    ----------
+    asked : LayoutRequest
+    model : Model
+    framework : Framework
+
+    Returns
+    -------
+    etp : int
+        Expert tensor-parallel degree (-).
+    dispatcher : str
+        One rank that has all experts exchanges nothing: an all-to-all then.
+    """
+    etp = asked.etp or (asked.tp if model.moe is not None and framework.splits_experts else 1)
+    return etp, asked.dispatcher or (framework.dispatcher if asked.ep * etp > 1 else "alltoall")
 
 
 def loads_of(asked: RoutingRequest | None, model: Model) -> Sequence[float] | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardsim.program.overlap import Priced
-from shardsim.values.operators import Elementwise, Gemm, Operator, TokenExchange
+from shardsim.values.operators import Operator, TokenExchange, for_weights
 from shardsim.workload.shared_experts import NAME
 
 
@@ -21,9 +21,9 @@ def beside_exchange(pairs: Sequence[Priced]) -> tuple[Priced, ...]:
     Returns
     -------
     tuple of (Operator, Task)
-        The same tasks. An exchange that operators of shared experts follow does not block; the first operator that is
-        none of them waits for it. So ``x`` seconds of those and ``y`` of the exchange take ``max(x, y)``. Where the
-        framework overlaps nothing, none follows an exchange.
+        The same tasks. An exchange that such operators follow at once does not block; the first operator that needs it
+        waits for it. So ``x`` seconds of those and ``y`` of the exchange take ``max(x, y)``. Where the framework
+        overlaps nothing, none of them follows an exchange.
 
     Notes
     -----
@@ -51,7 +51,7 @@ def _runs_beside(exchange: Operator, later: Sequence[Priced]) -> bool:
 
 def _independent(operator: Operator, exchange: Operator) -> bool:
     """Shared experts need no exchange, and weight gradients not the one that gives back gradients of inputs."""
-    if isinstance(operator, Gemm | Elementwise) and operator.role == "wgrad":
+    if for_weights(operator):
         returns = isinstance(exchange, TokenExchange) and exchange.direction == "combine" and exchange.role == "dgrad"
         return returns or operator.name.startswith(NAME)
     return operator.name.startswith(NAME)

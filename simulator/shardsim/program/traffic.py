@@ -14,7 +14,7 @@ from shardsim.program.machine import Machine
 from shardsim.topology.placement import axis_spans, leaf_of
 from shardsim.values.num import first_of
 from shardsim.values.program import Block, Pair, Pass, Program, passes_of
-from shardsim.values.training import TrainingRun
+from shardsim.values.training import TWO_LEVEL, TrainingRun
 from shardsim.values.transfer import Transfer
 
 LINKS = ("nvlink", "nic", "leaf")
@@ -23,8 +23,6 @@ LINKS = ("nvlink", "nic", "leaf")
 _AXIS = {"shard": "dp", "replica": "dp", "edp_shard": "edp"}
 """Axis of the layout that groups with a name of their own lie along."""
 _EACH_TO_EACH = frozenset({"all_to_all", "dispatch", "combine"})
-_PER_RANK = frozenset({"deepep", "hybridep"})
-"""Algorithms whose transfers say what one rank sends out of its domain; those of others, what all of them there do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ class _Counted:
         )
         if operation == "send_recv" and domains > 1:  # of a domain's members one sends to the next domain
             near, far = far * (members - 1) / members, far / members
-        elif transfer.algorithm not in _PER_RANK:
+        elif transfer.algorithm not in TWO_LEVEL:  # whose transfers say what one rank sends, not all of a domain
             far /= members
         if leaves <= 1:
             return {"nvlink": near, "nic": far, "leaf": 0.0}

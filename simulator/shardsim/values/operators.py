@@ -314,3 +314,17 @@ class OptimizerStep:
 
 
 Operator: TypeAlias = Gemm | Attention | Elementwise | Collective | TokenExchange | OptimizerStep
+
+
+def for_weights(operator: Operator) -> bool:
+    """Whether an operator computes gradients of weights, or prepares that.
+
+    Parameters
+    ----------
+    operator : Operator
+
+    Returns
+    -------
+    bool
+    """
+    return isinstance(operator, Gemm | Elementwise) and operator.role == "wgrad"

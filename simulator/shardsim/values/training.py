@@ -23,6 +23,8 @@ TensorOverlap = Literal["none", "own_shard", "ring", "userbuffers"]
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 ContextComm = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
 Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+TWO_LEVEL: tuple[Dispatcher, ...] = ("deepep", "hybridep")
+"""Dispatchers that send a token to a node once and from there to ranks, with constants of their own in a fabric."""
 ExpertProducts = Literal["one_kernel", "streams", "in_turn"]
 LowPrecision = Literal["fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"]
 

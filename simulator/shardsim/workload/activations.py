@@ -13,7 +13,7 @@ from typing import Literal
 
 from shardsim.values.num import Num, larger, where
 from shardsim.values.training import Batch, Framework, Layout, Mla, Model, Moe
-from shardsim.workload.kinds import LayerKind, kinds_of, layer_kind
+from shardsim.workload.kinds import LayerKind, kinds_of, prediction_kind
 from shardsim.workload.parameters import mlp_projections
 from shardsim.workload.quantization import kept_bytes
 from shardsim.workload.recompute import recomputed_layers
@@ -175,7 +175,7 @@ def _prediction(model: Model, layout: Layout, batch: Batch, framework: Framework
     Recomputed, it keeps what it joins, and rebuilds all of it (github NVIDIA/Megatron-LM,
     megatron/core/transformer/multi_token_prediction.py, _checkpointed_forward).
     """
-    sizes, kind = shapes(model, layout, batch, framework), layer_kind(model, model.layers - 1)
+    sizes, kind = shapes(model, layout, batch, framework), prediction_kind(model)
     plain = layout if layout.recompute == "selective" else replace(layout, recompute="none")
     layer = layer_activations(model, plain, batch, framework, **kind._asdict())
     joined = 2 * sizes.local_hidden * sizes.element_bytes

@@ -27,14 +27,14 @@ from shardsim.values.operators import (
     GradientRole,
     Operator,
     TokenExchange,
+    for_weights,
 )
 from shardsim.values.training import Batch, Framework, Layout, Model, Moe
 from shardsim.workload import linear, pointwise, quantization
-from shardsim.workload.destinations import reached
 from shardsim.workload.parallel import converted
 from shardsim.workload.parameters import mlp_projections
 from shardsim.workload.router import router_backward, router_forward
-from shardsim.workload.routing import load_of
+from shardsim.workload.routing import arriving, load_of
 from shardsim.workload.shapes import Shapes
 from shardsim.workload.shared_experts import SharedExperts, named, shared_backward, shared_forward
 
@@ -120,7 +120,7 @@ def experts_backward(
     delayed: list[Operator] = []
     products: list[Operator] = []
     for product in one.products_backward():
-        (delayed if framework.delays_weights and _for_weights(product) else products).append(product)
+        (delayed if framework.delays_weights and for_weights(product) else products).append(product)
     return (
         *one.prepare("dgrad"),
         one.exchange("dispatch", "dgrad"),
@@ -333,12 +333,10 @@ class _Routed:
         github NVIDIA/TransformerEngine, transformer_engine/pytorch/csrc/extensions/cast.cpp,
         multi_tensor_quantize_impl: all at once with delayed scales only.
         """
+        together = self.framework.expert_products == "one_kernel" or self.sizes.low_precision == "fp8-delayed"
+        kernels = 1 if together else self.held
         made = quantization.operand(name, self.busy * width, self.sizes, role)
-        if self.framework.expert_products == "one_kernel" or self.sizes.low_precision == "fp8-delayed":
-            return made
-        return tuple(
-            replace(one, kernels=one.kernels * self.held) if isinstance(one, Elementwise) else one for one in made
-        )
+        return tuple(replace(one, kernels=one.kernels * kernels) for one in made)
 
     def _over_etp(self, kind: str, width: float, role: GradientRole) -> Collective:
         size = self._arrived * self.model.hidden * width
@@ -390,13 +388,6 @@ def _routed(model: Model, layout: Layout, framework: Framework, sizes: Shapes) -
     load = load_of(moe, layout, tokens)
     copies = tokens * moe.top_k * load.share
     rows = copies * layout.etp
-    if layout.dispatcher == "alltoall":
-        arriving = copies * load.imbalance
-    elif layout.dispatcher == "allgather":
-        arriving = tokens * layout.ep
-    else:
-        ranks = reached(layout.ep, moe.experts, moe.top_k, moe.groups, moe.group_limit)
-        arriving = tokens * ranks * load.share * load.imbalance
     return _Routed(
         model=model,
         moe=moe,
@@ -405,7 +396,7 @@ def _routed(model: Model, layout: Layout, framework: Framework, sizes: Shapes) -
         sizes=sizes,
         tokens=tokens,
         copies=copies,
-        arriving=arriving,
+        arriving=arriving(moe, layout, tokens, load),
         rows=rows,
         busy=rows * load.imbalance,
         held=moe.experts / layout.ep,
@@ -413,10 +404,6 @@ def _routed(model: Model, layout: Layout, framework: Framework, sizes: Shapes) -
         share=load.share,
         imbalance=load.imbalance,
     )
-
-
-def _for_weights(operator: Operator) -> bool:
-    return isinstance(operator, Gemm | Elementwise) and operator.role == "wgrad"
 
 
 def _moe(model: Model) -> Moe:

@@ -13,7 +13,7 @@ from collections import Counter
 
 from shardsim.values.num import Num
 from shardsim.values.training import Batch, Layout, Model
-from shardsim.workload.kinds import PLAIN, LayerKind, layer_kind
+from shardsim.workload.kinds import PLAIN, LayerKind, layer_kind, prediction_kind
 from shardsim.workload.parameters import (
     expert_token_weights,
     mlp_projections,
@@ -104,7 +104,7 @@ def _kinds(model: Model, layers: int) -> Counter[LayerKind]:
 
 def _predicting(model: Model) -> Counter[LayerKind]:
     """How many layers of each kind modules of multi-token prediction have."""
-    return Counter({layer_kind(model, model.layers - 1): model.mtp})
+    return Counter({prediction_kind(model): model.mtp})
 
 
 def prediction_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
@@ -123,7 +123,7 @@ def prediction_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
     Num
         (-).
     """
-    layer = layer_forward_flop(model, sequences, seq_len, layer_kind(model, model.layers - 1))
+    layer = layer_forward_flop(model, sequences, seq_len, prediction_kind(model))
     projection = 4 * sequences * seq_len * model.hidden**2
     return model.mtp * (layer + projection + head_forward_flop(model, sequences, seq_len))
 
@@ -264,7 +264,7 @@ def mlp_forward_flop(model: Model, sequences: Num, seq_len: int) -> Num:
 
 def _repeated_flop(model: Model, batch: Batch, layout: Layout, cores: float) -> Num:
     shape = (model, batch.global_batch, batch.seq_len)
-    further = layer_kind(model, model.layers - 1)
+    further = prediction_kind(model)
     if layout.recompute == "full":
         layers = recomputed_in_all(model, layout) / model.layers * layers_forward_flop(*shape)
         return layers + model.mtp * layer_forward_flop(*shape, further)

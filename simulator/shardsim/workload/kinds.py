@@ -76,3 +76,32 @@ def kinds_of(model: Model, content: ChunkContent) -> tuple[LayerKind, ...]:
         In order, first layers first.
     """
     return tuple(layer_kind(model, index) for index in range(content.first, content.first + content.layers))
+
+
+def all_kinds(model: Model) -> tuple[LayerKind, ...]:
+    """List the kinds of layers that a model has.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    tuple of LayerKind
+        Each once, in the order of their first layers.
+    """
+    return tuple(dict.fromkeys(layer_kind(model, index) for index in range(model.layers)))
+
+
+def prediction_kind(model: Model) -> LayerKind:
+    """Tell the kind of the layer in a module of multi-token prediction: that of the model's last one.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    LayerKind
+    """
+    return layer_kind(model, model.layers - 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shardsim.values.num import Num, larger, where
 from shardsim.values.training import Framework, Layout, Mla, Model, Moe
-from shardsim.workload.kinds import PLAIN, LayerKind, is_expert_layer, kinds_of, layer_kind
+from shardsim.workload.kinds import PLAIN, LayerKind, is_expert_layer, kinds_of, prediction_kind
 from shardsim.workload.stages import ChunkContent
 
 
@@ -138,10 +138,6 @@ def _kinds(model: Model, content: ChunkContent) -> tuple[tuple[LayerKind, int], 
     return tuple(Counter(kinds_of(model, content)).items())
 
 
-def _last_kind(model: Model) -> LayerKind:
-    return layer_kind(model, model.layers - 1)
-
-
 def layer_held(model: Model, layout: Layout, framework: Framework, kind: LayerKind = PLAIN) -> HeldParameters:
     """Count the parameters of one transformer layer that a rank holds.
 
@@ -206,7 +202,7 @@ def mtp_parameters(model: Model, layout: Layout, framework: Framework) -> HeldPa
     arXiv 2412.19437 §2.2; the projection is split by columns (github NVIDIA/Megatron-LM,
     megatron/core/transformer/multi_token_prediction.py, eh_proj).
     """
-    layer = layer_held(model, layout, framework, _last_kind(model))
+    layer = layer_held(model, layout, framework, prediction_kind(model))
     return HeldParameters(layer.shared + mtp_own_parameters(model, layout), layer.expert)
 
 
@@ -279,7 +275,7 @@ def linear_weights(model: Model, layout: Layout, content: ChunkContent) -> Num:
     plain = content.layers - mixed
     total: Num = 0.0
     if content.mtp:
-        mixed, plain = (mixed + content.mtp, plain) if _last_kind(model).moe else (mixed, plain + content.mtp)
+        mixed, plain = (mixed + content.mtp, plain) if prediction_kind(model).moe else (mixed, plain + content.mtp)
         total = content.mtp * _prediction_projection(model, layout)
     total = total + (mixed + plain) * _attention_weights(model, layout.tp)
     total = total + plain * _mlp_weights(model, model.ffn / layout.tp)

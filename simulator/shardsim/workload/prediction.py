@@ -14,27 +14,13 @@ from shardsim.values.operators import Collective, CollectiveKind, Elementwise, O
 from shardsim.values.training import Batch, Framework, Layout, Model
 from shardsim.workload import linear, pointwise, quantization, regions
 from shardsim.workload.ends import embedding_backward, embedding_forward
-from shardsim.workload.kinds import LayerKind, layer_kind
+from shardsim.workload.kinds import prediction_kind
 from shardsim.workload.layer import layer_backward, layer_forward, recomputed_forward
 from shardsim.workload.parameters import mtp_own_parameters
 from shardsim.workload.shapes import Shapes, shapes
 
 _PROJECTION = "mtp projection"
 _NORMS = ("mtp embedding norm", "mtp hidden norm")
-
-
-def prediction_kind(model: Model) -> LayerKind:
-    """Kind of a module's layer: that of the model's last one.
-
-    Parameters
-    ----------
-    model : Model
-
-    Returns
-    -------
-    LayerKind
-    """
-    return layer_kind(model, model.layers - 1)
 
 
 def prediction_forward(model: Model, layout: Layout, batch: Batch, framework: Framework) -> tuple[Operator, ...]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from shardsim.errors import InputError, Problem
 from shardsim.values.num import Num, smaller
 from shardsim.values.training import Layout, Moe
+from shardsim.workload.destinations import reached
 
 _SEED = 0
 
@@ -69,6 +70,32 @@ def load_of(moe: Moe, layout: Layout, tokens: Num) -> Load:
         return Load(room, 1.0)
     share = smaller(room, 1.0)
     return Load(share, smaller(layout.imbalance, room) / share)
+
+
+def arriving(moe: Moe, layout: Layout, tokens: Num, load: Load) -> Num:
+    """Count the rows that a rank receives, of those that split an expert one, the busiest.
+
+    Parameters
+    ----------
+    moe : Moe
+    layout : Layout
+    tokens : Num
+        That each rank sends (-).
+    load : Load
+        Of the same (:func:`load_of`).
+
+    Returns
+    -------
+    Num
+        A copy for each expert by an all-to-all; everybody's tokens by an all-gather; in two levels, a copy for each
+        rank that has experts of a token (-).
+    """
+    if layout.dispatcher == "alltoall":
+        return tokens * moe.top_k * load.share * load.imbalance
+    if layout.dispatcher == "allgather":
+        return tokens * layout.ep
+    ranks = reached(layout.ep, moe.experts, moe.top_k, moe.groups, moe.group_limit)
+    return tokens * ranks * load.share * load.imbalance
 
 
 def power_law_loads(experts: int, exponent: float) -> tuple[float, ...]:

@@ -7,10 +7,9 @@ largest, which :mod:`shardsim.workload.buffers` counts.
 from __future__ import annotations
 
 from shardsim.values.num import Num, larger, where
-from shardsim.values.training import Layout, Model
-from shardsim.workload.destinations import reached
+from shardsim.values.training import TWO_LEVEL, Layout, Model
 from shardsim.workload.kinds import LayerKind
-from shardsim.workload.routing import load_of
+from shardsim.workload.routing import arriving, load_of
 from shardsim.workload.shapes import Shapes
 
 _FP32 = 4
@@ -56,13 +55,7 @@ def _tokens(model: Model, layout: Layout, sizes: Shapes) -> Num:
     tokens = sizes.tokens / layout.tp
     load = load_of(moe, layout, tokens)
     rows = tokens * layout.etp * moe.top_k * load.share * load.imbalance
-    if layout.dispatcher == "alltoall":
-        arrived = rows
-    elif layout.dispatcher == "allgather":
-        arrived = tokens * layout.etp * layout.ep
-    else:
-        ranks = reached(layout.ep, moe.experts, moe.top_k, moe.groups, moe.group_limit)
-        arrived = tokens * layout.etp * ranks * load.share * load.imbalance
+    arrived = arriving(moe, layout, tokens, load) * layout.etp
     return (rows + arrived) * model.hidden * sizes.element_bytes
 
 
@@ -112,7 +105,7 @@ def exchange_buffer_bytes(model: Model, layout: Layout, sizes: Shapes) -> Num:
     rank, should they all come to one, with a weight for each of the experts.
     """
     moe = model.moe
-    if moe is None or layout.dispatcher not in ("deepep", "hybridep"):
+    if moe is None or layout.dispatcher not in TWO_LEVEL:
         return 0.0 * sizes.tokens
     ranks = layout.ep * layout.etp
     token = model.hidden * sizes.element_bytes
