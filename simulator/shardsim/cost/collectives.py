@@ -132,7 +132,7 @@ def candidate_transfers(
     """
     ways = enabled_ways(kind, fabric, dtype, algorithm)
     beliefs = {(way.algorithm, way.protocol): way for way in fabric.tuning.get(kind, ())}
-    load = _uplink_load(kind, shape, cluster)
+    load = uplink_load(kind, shape, cluster)
     found = []
     for way in ways:
         done = traffic(way.algorithm, kind, size, shape)
@@ -183,7 +183,7 @@ def enabled_ways(
 
 
 def message_transfer(
-    size: Num, *, leaves_domain: Num, nic_share: Num, cluster: Cluster, fabric: FabricConstants
+    size: Num, *, leaves_domain: Num, nic_share: Num, cluster: Cluster, fabric: FabricConstants, far_load: Num = 0.0
 ) -> Transfer:
     """Transfer of one point-to-point message, such as activations to the next pipeline stage.
 
@@ -197,6 +197,9 @@ def message_transfer(
         Adapter bandwidth that the sender has, per direction [bytes/s].
     cluster : Cluster
     fabric : FabricConstants
+    far_load : Num
+        How many times as long the up-links of the leaves need as the adapters (-), all ranks of the sender's stage
+        sending at once; 0 where the receiver hangs on the same leaf switch.
 
     Returns
     -------
@@ -207,15 +210,17 @@ def message_transfer(
     across, sent = leaves_domain > 0, size > 0
     latency = where(across, nic.base_latency + nic.step_latency, nvlink.base_latency + nvlink.step_latency)
     crossed = (nvlink, nic) if any_of(across) else (nvlink,)
+    uplinks = where(far_load > 0, nic_share / larger(far_load, 1e-9), float("inf"))
     transfer = Transfer(
         latency=where(sent, latency, 0.0),
         wire={"nvlink": where(across, 0.0, size), "nic": where(across, size, 0.0)},
         rate={
             "nvlink": achieved_bandwidth(cluster.nvlink.bandwidth, "send_recv", size, nvlink),
-            "nic": achieved_bandwidth(nic_share, "send_recv", size, nic),
+            "nic": smaller(achieved_bandwidth(nic_share, "send_recv", size, nic), uplinks),
         },
         algorithm="send_recv",
         provenance=least_trusted(*(link.provenance_of("send_recv") for link in crossed)),
+        capacity={"nvlink": cluster.nvlink.bandwidth, "nic": nic_share, "leaf": uplinks},
     )
     near, far = (fabric.corrections.get(("send_recv", WIDE, place)) for place in ("near", "far"))
     factor = where(across, _factor(far, size, PAIR), _factor(near, size, PAIR))
@@ -225,18 +230,32 @@ def message_transfer(
     return replace(done, provenance=extrapolated(done.provenance)) if any_of(outside) else done
 
 
-def _uplink_load(kind: str, shape: GroupShape, cluster: Cluster) -> Num:
-    """How much longer the up-links of the leaves need than the adapters, for a group that spans leaves.
+def uplink_load(kind: str, shape: GroupShape, cluster: Cluster) -> Num:
+    """How many times as long the up-links of the leaves need as the adapters.
 
+    Parameters
+    ----------
+    kind : str
+        Collective.
+    shape : GroupShape
+    cluster : Cluster
+
+    Returns
+    -------
+    Num
+        Below 1 where they need less, 0 for a group within a leaf (-).
+
+    Notes
+    -----
     Neighbours in a ring or tree mostly share a leaf, so that one domain's traffic in and out passes the up-links of
     ``N/L`` domains; of an all-to-all, everything for other leaves does.
     """
-    if cluster.oversubscription <= 1.0:
-        return 1.0
+    if cluster.torus:
+        return where(shape.leaves > 1, shape.torus_pairs if kind == "all_to_all" else shape.torus_ring, 0.0)
     passing = shape.leaves / shape.domains
     if kind == "all_to_all":
         passing = (shape.domains - shape.domains / shape.leaves) / larger(shape.domains - 1.0, 1.0)
-    return where(shape.leaves > 1, larger(cluster.oversubscription * passing, 1.0), 1.0)
+    return where(shape.leaves > 1, cluster.oversubscription * passing, 0.0)
 
 
 def far_members(kind: str, shape: GroupShape) -> Num:
@@ -309,6 +328,7 @@ def _chosen(candidates: Sequence[Candidate]) -> Transfer:
         rate=best.rate,
         algorithm=" or ".join(dict.fromkeys(transfer.algorithm for transfer in won)),
         provenance=least_trusted(*(transfer.provenance for transfer in won)),
+        capacity=best.capacity,
     )
 
 
@@ -323,6 +343,7 @@ def _merged(choose: Truth, first: Transfer, second: Transfer) -> Transfer:
         latency=where(choose, first.latency, second.latency),
         wire={link: where(choose, first.wire[link], second.wire[link]) for link in first.wire},
         rate={link: where(choose, first.rate[link], second.rate[link]) for link in first.rate},
+        capacity=first.capacity,
         algorithm="",
         provenance=first.provenance,
     )

@@ -7,12 +7,12 @@ the slower decides, after what it takes to get started.
 
 from __future__ import annotations
 
-from shardsim.cost.collectives import collective_transfer
-from shardsim.cost.protocols import least_trusted
+from shardsim.cost.collectives import collective_transfer, uplink_load
+from shardsim.cost.protocols import capacities, least_trusted
 from shardsim.errors import InputError, Problem
 from shardsim.values.exchange import ExchangeVolumes
 from shardsim.values.hardware import Cluster, ExchangeConstants, FabricConstants, GroupShape
-from shardsim.values.num import any_of, where
+from shardsim.values.num import any_of, larger, smaller, where
 from shardsim.values.operators import CollectiveKind, Direction
 from shardsim.values.training import Dispatcher
 from shardsim.values.transfer import Transfer
@@ -61,17 +61,19 @@ def exchange_transfer(
         return collective_transfer(kind, volumes.whole, shape, cluster, fabric)
     constants = exchange_constants(dispatcher, fabric)
     together, across = shape.ranks > 1, shape.domains > 1
+    load = uplink_load("all_to_all", shape, cluster)
     return Transfer(
         latency=where(together, constants.latency, 0.0),
         wire={"nvlink": where(together, volumes.near, 0.0), "nic": where(across, volumes.far, 0.0)},
         rate={
             "nvlink": constants.near_share * cluster.nvlink.bandwidth,
-            "nic": constants.far_share * cluster.nic_bandwidth_per_gpu,
+            "nic": smaller(constants.far_share, 1.0 / larger(load, 1.0)) * cluster.nic_bandwidth_per_gpu,
         },
         algorithm=dispatcher,
         provenance=least_trusted(
             constants.provenance["near_share"], *([constants.provenance["far_share"]] if any_of(across) else [])
         ),
+        capacity=capacities(cluster.nic_bandwidth_per_gpu, cluster, load),
     )
 
 

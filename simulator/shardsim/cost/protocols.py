@@ -90,7 +90,7 @@ def way_transfer(
     shape : GroupShape
     cluster : Cluster
     far_load : Num
-        How many times longer the leaf switches' up-links need than the adapters (-), at least 1.
+        How many times as long the leaf switches' up-links need as the adapters (-).
     believed : bool
         Whether this is what NCCL's tuning model expects, by which it chooses, rather than what is achieved.
 
@@ -115,11 +115,32 @@ def way_transfer(
         },
         rate={
             "nvlink": way.near_share * fill * cluster.nvlink.bandwidth / slowdown(traffic.chunk, way.near_half),
-            "nic": way.far_share * shape.nic_share / slowdown(traffic.chunk, way.far_half) / far_load,
+            "nic": way.far_share * shape.nic_share / slowdown(traffic.chunk, way.far_half) / larger(far_load, 1.0),
         },
         algorithm=way.name,
         provenance=_provenance(way, traffic, shape, cluster) if any_of(across) else way.near,
+        capacity=capacities(shape.nic_share, cluster, far_load),
     )
+
+
+def capacities(nic_share: Num, cluster: Cluster, far_load: Num) -> dict[str, Num]:
+    """What a group has of each class of link.
+
+    Parameters
+    ----------
+    nic_share : Num
+        Adapter bandwidth that the group has, per direction [bytes/s].
+    cluster : Cluster
+    far_load : Num
+        How many times as long the leaf switches' up-links need as the adapters (-); 0 where none is crossed.
+
+    Returns
+    -------
+    dict of str to Num
+        ``nvlink``, ``nic``, ``leaf`` [bytes/s].
+    """
+    uplinks = where(far_load > 0, nic_share / larger(far_load, 1e-9), float("inf"))
+    return {"nvlink": cluster.nvlink.bandwidth, "nic": nic_share, "leaf": uplinks}
 
 
 def _provenance(way: WayConstants, traffic: Traffic, shape: GroupShape, cluster: Cluster) -> Provenance:

@@ -101,6 +101,10 @@ class ClusterFile(SourcedFile):
         default=None, description="whether the profile is another cluster's: what was fitted there is assumed here"
     )
     max_gpus: Figure[Count] | None = None
+    torus: Figure[tuple[Count, ...]] | None = Field(
+        default=None,
+        description="nodes along each dimension, of nodes cabled to each other; nodes_per_leaf is 1",
+    )
     default_framework: Text = Field(description="software stack that runs of the cluster's time used")
 
 
@@ -310,6 +314,7 @@ def load_cluster(
         source=cited(file),
         default_framework=file.default_framework,
         fabric_assumed=_CHOSEN not in changes and file.fabric_assumed is not None and file.fabric_assumed.value,
+        torus=() if file.torus is None else file.torus.value,
     )
 
 
@@ -380,6 +385,11 @@ def _cluster_problems(document: Document, file: ClusterFile) -> Iterator[Problem
     if file.max_gpus is not None and file.max_gpus.value % node:
         what = f"{file.max_gpus.value} GPUs are no whole number of nodes of {node}"
         yield Problem(what, document.where(("max_gpus", "value")), f"write a multiple of {node}")
+    switched = file.nodes_per_leaf.value != 1 or file.rail_optimized.value or file.oversubscription.value != 1.0
+    if file.torus is not None and switched:
+        what = "a torus has no leaf switches that nodes share, no rails and no spines"
+        right = "nodes_per_leaf 1, rail_optimized false and oversubscription 1"
+        yield Problem(what, document.where(("torus",)), right)
 
 
 _CHOSEN = "cluster.fabric_profile"

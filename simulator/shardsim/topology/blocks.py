@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardsim.topology.torus import group_loads
 from shardsim.values.hardware import Cluster, GroupShape
 from shardsim.values.num import Num
 
@@ -45,6 +46,7 @@ def block_shape(cluster: Cluster, gpus_per_node: Num, nodes: Num, nic_per_gpu: N
         nodes=nodes,
         leaves=_ceiling(nodes, cluster.nodes_per_leaf),
         nic_share=share * together,
+        **_torus(cluster, nodes),
     )
 
 
@@ -75,7 +77,19 @@ def ranks_shape(cluster: Cluster, ranks: int) -> GroupShape:
         leaves=-(-nodes // cluster.nodes_per_leaf),
         nic_share=least * cluster.nic_bandwidth_per_gpu,
         fewest_per_domain=least,
+        **_torus(cluster, nodes),
     )
+
+
+def _torus(cluster: Cluster, nodes: Num) -> dict[str, Num]:
+    """What a group on so many consecutive nodes does to the cables of a torus; nothing where there is none."""
+    if not cluster.torus:
+        return {}
+    counts = np.atleast_1d(np.asarray(nodes, dtype=np.int64))
+    loads = [group_loads(range(int(count)), cluster.torus) for count in counts]
+    found = np.array([(load.ring, load.pairs) for load in loads], dtype=np.float64).T
+    ring, pairs = found if isinstance(nodes, np.ndarray) else (float(found[0, 0]), float(found[1, 0]))
+    return {"torus_ring": ring, "torus_pairs": pairs}
 
 
 def _ceiling(count: Num, size: int) -> Num:

@@ -87,7 +87,10 @@ def build_fabric(cluster: Cluster, nodes: int) -> Graph:
     graph: Graph = nx.DiGraph(cluster=cluster.name)
     for node in range(nodes):
         _add_node(graph, cluster, node)
-    _add_spines(graph, cluster)
+    if cluster.torus:
+        _add_cables(graph, cluster, nodes)
+    else:
+        _add_spines(graph, cluster)
     return graph
 
 
@@ -112,6 +115,20 @@ def _add_node(graph: Graph, cluster: Cluster, node: int) -> None:
         leaf = f"leaf/{leaf_set}/{slot}" if cluster.rail_optimized else f"leaf/{leaf_set}"
         graph.add_node(leaf, kind="leaf")
         _connect(graph, nic, leaf, cluster.nic, "nic")
+
+
+def _add_cables(graph: Graph, cluster: Cluster, nodes: int) -> None:
+    """Join neighbours on a torus: each node's adapters are spread over two cables along each dimension."""
+    total = cluster.nic.bandwidth * cluster.nics_per_node
+    link = Link("torus", total / (2 * len(cluster.torus)), cluster.nic.latency, cluster.nic.source)
+    stride = 1
+    for size in cluster.torus:
+        for node in range(nodes):
+            place = node // stride % size
+            neighbour = node + ((place + 1) % size - place) * stride
+            if neighbour != node and neighbour < nodes:
+                _connect(graph, f"leaf/{node}", f"leaf/{neighbour}", link, "leaf")
+        stride *= size
 
 
 def _add_spines(graph: Graph, cluster: Cluster) -> None:

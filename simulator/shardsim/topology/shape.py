@@ -17,7 +17,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shardsim.errors import InputError, Problem
 from shardsim.topology.placement import GroupAxis, Lattice, Span, axis_lattice, axis_spans
+from shardsim.topology.torus import group_loads, message_load
 from shardsim.values.hardware import Cluster, GroupShape
 from shardsim.values.num import Num, where
 from shardsim.values.training import Layout
@@ -37,12 +39,15 @@ class PipelineHop:
         1 where any rank's message leaves its NVLink domain, node, or leaf, else 0 (-).
     nic_share : Num
         Adapter bandwidth that one rank has, per direction [bytes/s].
+    far_load : Num
+        How many times as long the up-links of the leaves, or the cables of a torus, need as the adapters (-).
     """
 
     leaves_domain: Num
     leaves_node: Num
     leaves_leaf: Num
     nic_share: Num
+    far_load: Num = 0.0
 
 
 class _Count(NamedTuple):
@@ -87,6 +92,7 @@ def group_shape(cluster: Cluster, layout: Layout, axis: GroupAxis) -> GroupShape
         node = _counted(lattice, cluster.gpus_per_node)
     leaf = _counted(lattice, cluster.gpus_per_node * cluster.nodes_per_leaf)
     ranks = np.prod(np.stack(_integers([span.count for span in lattice.members])), axis=0)
+    ring, pairs = _torus_loads(cluster, layout, axis, domain.most.shape)
     return GroupShape(
         ranks=_num(np.broadcast_to(ranks, domain.most.shape), scalar=scalar),
         ranks_per_domain=_num(domain.most, scalar=scalar),
@@ -96,6 +102,8 @@ def group_shape(cluster: Cluster, layout: Layout, axis: GroupAxis) -> GroupShape
         leaves=_num(leaf.units, scalar=scalar),
         nic_share=_num(domain.fewest * cluster.nic_bandwidth_per_gpu, scalar=scalar),
         fewest_per_domain=_num(domain.fewest, scalar=scalar),
+        torus_ring=ring,
+        torus_pairs=pairs,
     )
 
 
@@ -134,13 +142,37 @@ def pipeline_hop(cluster: Cluster, layout: Layout, sender: int, receiver: int) -
         return _num((counted.units > 1).astype(np.int64), scalar=scalar)
 
     domain = leaves(cluster.gpus_per_domain)
+    leaf = leaves(cluster.gpus_per_node * cluster.nodes_per_leaf)
     share = cluster.nic_bandwidth_per_gpu
+    load: Num = leaf * cluster.oversubscription
+    if cluster.torus:
+        _only_scalars(cluster, layout)
+        start, end = (int(stage * pp.stride) // cluster.gpus_per_node for stage in (sender, receiver))
+        load = leaf * message_load(start, end, cluster.torus)
     return PipelineHop(
         leaves_domain=domain,
         leaves_node=leaves(cluster.gpus_per_node),
-        leaves_leaf=leaves(cluster.gpus_per_node * cluster.nodes_per_leaf),
+        leaves_leaf=leaf,
         nic_share=share if scalar else np.full(np.shape(domain), share),
+        far_load=load,
     )
+
+
+def _only_scalars(cluster: Cluster, layout: Layout) -> None:
+    if not _is_scalar(layout):
+        raise InputError(Problem(f"{cluster.name} is a torus, on which layouts are priced one by one", "cluster.torus"))
+
+
+def _torus_loads(cluster: Cluster, layout: Layout, axis: GroupAxis, shape: tuple[int, ...]) -> tuple[Num, Num]:
+    """What the first group of an axis does to the cables of a torus: rings, and all-to-alls; 0 where there is none."""
+    if not cluster.torus:
+        return (0.0, 0.0) if _is_scalar(layout) else (np.zeros(shape), np.zeros(shape))
+    _only_scalars(cluster, layout)
+    offsets = [0]
+    for span in axis_lattice(axis, layout).members:
+        offsets = [offset + int(span.stride) * step for offset in offsets for step in range(int(span.count))]
+    loads = group_loads([offset // cluster.gpus_per_node for offset in offsets], cluster.torus)
+    return loads.ring, loads.pairs
 
 
 def _canonical(axis: GroupAxis, layout: Layout) -> Lattice:
@@ -187,9 +219,15 @@ def _integers(values: list[Num]) -> list[_Ints]:
 def _counted(lattice: Lattice, unit: int, start: Num = 0) -> _Count:
     """Count members by unit for all groups: in closed form where one holds, else by looking."""
     spans = [*lattice.members, *lattice.others]
-    flat = _integers([start, *(value for span in spans for value in (span.count, span.stride))])
+    # First ranks matter up to whole units only.
+    numbers = (start % unit, *(value for span in spans for value in (span.count, span.stride)))
+    counted = _counted_for_many if any(isinstance(number, np.ndarray) for number in numbers) else _counted_once
+    return counted(numbers, len(lattice.members), unit)
+
+
+def _counted_for_many(numbers: tuple[Num, ...], members: int, unit: int) -> _Count:
+    flat = _integers([*numbers])
     first, counts, strides = flat[0], flat[1::2], flat[2::2]
-    members = len(lattice.members)
     n1, s1 = counts[0], strides[0]
     n2, s2 = (counts[1], strides[1]) if members == 2 else (np.ones_like(first), np.zeros_like(first))
     others = list(zip(counts[members:], strides[members:], strict=True))
@@ -205,6 +243,10 @@ def _counted(lattice: Lattice, unit: int, start: Num = 0) -> _Count:
     for array, column in zip(found, looked.T, strict=True):
         array[rest] = column
     return found
+
+
+_counted_once = lru_cache(maxsize=65_536)(_counted_for_many)
+"""The same for one layout: its groups and the ways between its stages are mostly alike."""
 
 
 def _closed_form(

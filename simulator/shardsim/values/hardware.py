@@ -104,6 +104,8 @@ class Cluster:
         Framework profile that runs on this cluster take unless another is named.
     fabric_assumed : bool
         Whether the fabric profile is another cluster's, taken over: what was fitted there is assumed here.
+    torus : tuple of int
+        Nodes along each dimension of a torus (-); empty for leaves and spines. Every node is then a leaf of its own.
     """
 
     name: str
@@ -122,6 +124,7 @@ class Cluster:
     source: str
     default_framework: str = "megatron-core"
     fabric_assumed: bool = False
+    torus: tuple[int, ...] = ()
 
     @property
     def nic_bandwidth_per_gpu(self) -> float:
@@ -150,6 +153,9 @@ class GroupShape:
         Adapter bandwidth that this group has out of one NVLink domain, the emptiest, per direction [bytes/s].
     fewest_per_domain : Num or None
         Fewest members inside one NVLink domain (-); None where all hold as many. ``nic_share`` is theirs.
+    torus_ring, torus_pairs : Num
+        On a torus, how many times as long its cables need as the adapters, for what goes from neighbour to neighbour
+        and for what each member has for every other (-).
     """
 
     ranks: Num
@@ -160,6 +166,8 @@ class GroupShape:
     leaves: Num
     nic_share: Num
     fewest_per_domain: Num | None = None
+    torus_ring: Num = 0.0
+    torus_pairs: Num = 0.0
 
 
 @dataclass(frozen=True, slots=True)
