@@ -61,10 +61,11 @@ def test_grouped_products_beside_exchanges(program: Program, pair: Block) -> Non
     assert alone / (1 - float(program.overlap_slowdown)) == pytest.approx(22.9, rel=0.12)
 
 
-def test_the_pair_hides_its_exchanges_and_is_a_seventh_too_fast(program: Program, pair: Block) -> None:
-    """129.0 ms measured, of which 124.3 ms have a kernel on the compute stream; 112 ms here, all of it computation.
+def test_the_pair_hides_its_exchanges_and_is_a_tenth_too_fast(program: Program, pair: Block) -> None:
+    """129.0 ms measured, of which 124.3 ms have a kernel on the compute stream; 116 ms here, all of it computation.
 
-    What is missing is computation: exchanges, attention and grouped products are within a few percent of theirs.
+    Their products keep to 112 multiprocessors also while nothing travels (all grids of the trace are that large), which
+    would be 3 ms more; the kernels that go before their exchanges, and wait for other ranks, are not modelled.
     """
     order = (Pass("F", 0), Pair(Pass("F", 1), Pass("B", 0)), Pass("B", 1))
     alone = Program(
@@ -79,7 +80,7 @@ def test_the_pair_hides_its_exchanges_and_is_a_seventh_too_fast(program: Program
         pairs={(0, 0, 0): pair},
     )
     ran = listing(alone)
-    assert ran.iteration_s == pytest.approx(0.1290, rel=0.15)
+    assert ran.iteration_s == pytest.approx(0.1290, rel=0.12)
     assert ran.stages[0].seconds.get("ep", 0.0) < 0.05 * float(ran.iteration_s)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 
+from shardsim.cost.operators import compute_seconds
 from shardsim.engine.predict import predict
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import request_from_mapping
+from shardsim.values.operators import Gemm
 
 NEMOTRON_340B = {
     "name": "nemotron-4-340b", "layers": 96, "hidden": 18432, "heads": 96, "kv_heads": 8, "ffn": 73728, "vocab": 256000,
@@ -62,3 +66,30 @@ def test_fp8_on_h100_is_a_fifth_to_a_half_faster_and_scales_of_blocks_gain_least
     assert gains == sorted(gains)
     assert gains[0] > 1.2
     assert gains[-1] < 1.51
+
+
+def test_weight_gradients_in_blocks_reach_on_h800_what_was_published() -> None:
+    """github deepseek-ai/DeepGEMM, pull request 95: TFLOP/s by experts (0: a plain product), m, n, k.
+
+    The profile knows forward products of H100 only.
+    """
+    published = {
+        (0, 7168, 2112, 4096): 920, (0, 1536, 24576, 4096): 986, (0, 512, 32768, 4096): 878,
+        (0, 16384, 7168, 4096): 994, (0, 7168, 4096, 4096): 942, (0, 2048, 7168, 4096): 920,
+        (0, 7168, 2112, 8192): 1052, (0, 1536, 24576, 8192): 1092, (0, 512, 32768, 8192): 1014,
+        (4, 7168, 4096, 4096): 939, (4, 2048, 7168, 4096): 900, (4, 7168, 4096, 8192): 1044,
+        (4, 2048, 7168, 8192): 1033, (8, 7168, 4096, 4096): 942,
+    }  # fmt: skip
+    asked = {"model": "deepseek-v3", "cluster": "hgx-h800", "gpus": 64, "layout": {"ep": 64}, "framework": "deepseek"}
+    run = resolve(request_from_mapping(asked | {"batch": {"global": 64, "micro": 1, "seq": 4096}}))
+
+    def of_published(experts: int, m: int, n: int, k: int) -> float:
+        many = {"batch": experts, "grouped": "one_kernel"} if experts else {}
+        product = Gemm("", m, k, n, role="wgrad", output_bytes=4, accumulates=True, data_type="fp8_block", **many)
+        seconds = compute_seconds(product, run.cluster.device, run.profile.kernels, "bf16")
+        return float(product.flop / seconds / 1e12) / published[experts, m, n, k]
+
+    ratios = [of_published(*shape) for shape in published]
+    assert median(ratios) == pytest.approx(1.04, abs=0.01)
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=0.14)
+    assert run.framework.narrow_weights_time == 1.2  # of kernels that these replaced

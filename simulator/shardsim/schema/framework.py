@@ -13,6 +13,8 @@ from shardsim.schema.base import Count, Share, Size, StrictModel, Text
 from shardsim.schema.catalog import find, is_path
 from shardsim.schema.loader import Document, check, load_yaml
 from shardsim.schema.megatron import RecomputeModule
+from shardsim.schema.sourced import Constant
+from shardsim.values.provenance import Provenance
 from shardsim.values.training import (
     AttentionKind,
     BackwardGradients,
@@ -30,7 +32,7 @@ from shardsim.values.training import (
 
 
 class FrameworkFile(StrictModel):
-    """What a framework does. Flags only: every second lives in a calibration profile."""
+    """What a framework does: flags, and ratios of its own. Every second lives in a calibration profile."""
 
     title: Text = Field(description="a few words for people")
     sources: Mapping[str, Text] = Field(min_length=1, description="publications, by what they are cited for")
@@ -166,6 +168,10 @@ class FrameworkFile(StrictModel):
         ge=0.0,
         description="bytes of an element of attention output kept for kernel and projection alike; 0 for two of them",
     )
+    narrow_weights_time: Constant[Annotated[float, Field(gt=0.0)]] | None = Field(
+        default=None,
+        description="time of weight gradients' products below 16 bits over that of the device's profile; 1 if left out",
+    )
     context: Size = Field(description="device memory before the first tensor")
     host: Text = Field(description="name of a file in topologies/profiles/hosts, or a path")
     rules: Text = Field(
@@ -177,8 +183,8 @@ class FrameworkFile(StrictModel):
     )
 
 
-_RENAMED = ("bucket", "bucket_per_replica", "first_bucket")
-"""Keys whose unit is in the name of the field that they become."""
+_RENAMED = ("bucket", "bucket_per_replica", "first_bucket", "narrow_weights_time")
+"""Keys that do not become the field of their name as they are."""
 
 
 def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | None = None) -> Framework:
@@ -211,6 +217,7 @@ def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | No
     document = load_yaml(path)
     file = check(document, FrameworkFile)
     _refuse_contradictions(document, file)
+    weights = file.narrow_weights_time
     flags = file.model_dump(exclude={*_RENAMED, "title", "sources", "context", "workspace", "host", "rules"})
     return Framework(
         name=path.stem,
@@ -222,8 +229,15 @@ def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | No
         host_profile=str(path.parent / file.host) if is_path(file.host) else file.host,
         rules=str(path.parent / file.rules) if is_path(file.rules) else file.rules,
         source="; ".join(file.sources.values()),
+        narrow_weights_time=1.0 if weights is None else weights.value,
+        narrow_weights_provenance=None if weights is None else _provenance(file, weights),
         **flags,
     )
+
+
+def _provenance(file: FrameworkFile, constant: Constant[float]) -> Provenance:
+    source = file.sources.get(constant.source, constant.source)
+    return Provenance(constant.basis, source, constant.error, constant.points)
 
 
 def _refuse_contradictions(document: Document, file: FrameworkFile) -> None:
