@@ -12,7 +12,7 @@ from shardsim.engine.des import expected_events, simulate
 from shardsim.engine.interference import INTERFERENCE, Slowdown
 from shardsim.engine.listing import listing
 from shardsim.engine.plan import make_plan
-from shardsim.engine.predict import predict
+from shardsim.engine.predict import EventOptions, predict
 from shardsim.errors import InputError, ProgramError
 from shardsim.program.build import build
 from shardsim.program.resolve import resolve
@@ -227,7 +227,10 @@ def test_gradients_reduced_behind_the_backward_pass_slow_it_by_the_multiprocesso
     assert [step.name for step in found.waterfall].count("slowed by overlapping communication") == 1
     assert [note.value for note in found.costs if "behind compute" in note.constant] == ["27 of 108"]
     for engine in ("closed", "des"):
-        assert predict(run, engine=engine).iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
+        other = predict(run, engine=engine, options=EventOptions(contend=False))
+        assert other.iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
+    # Where pipeline messages share the adapters with the reduction it takes longer, if little.
+    assert found.iteration_s < predict(run).iteration_s < 1.001 * found.iteration_s
 
 
 def test_gradients_reduced_after_the_backward_pass_slow_nothing():

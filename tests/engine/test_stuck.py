@@ -31,6 +31,7 @@ def test_stages_that_wait_for_each_other_are_named(engine, schedule, pipeline):
         "the program can never finish: 2 of 2 stages are stuck",
         "stage 0 in B0.0: waits for B0.0 of stage 1",
         "stage 1 in F1.0: waits for F1.0 of stage 0",
+        "they wait in a circle: stage 0 -> stage 1 -> stage 0",
     ]
 
 
@@ -57,7 +58,10 @@ def test_a_stage_that_waits_for_the_gradient_of_a_split_backward_pass_is_named(e
     program = with_order(pipeline(schedule("1f1b", 2, 1)), 1, [Pass("F", 0)])
     program = with_order(program, 0, [Pass("F", 0), Pass("I", 0), Pass("W", 0)])
     program = replace(program, blocks={**program.blocks, **dict.fromkeys([(0, "I", 0), (0, "W", 0)], Block("x", ()))})
-    assert refused(engine, program).splitlines()[1:] == ["stage 0 in I0.0: waits for B0.0 of stage 1"]
+    assert refused(engine, program).splitlines()[1:] == [
+        "stage 0 in I0.0: waits for B0.0 of stage 1",
+        "stage 0 waits for stage 1, which has finished: what it waits for was never sent or attended",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +102,7 @@ def test_a_pair_that_needs_on_another_stage_what_it_sends_itself_is_named(engine
         "the program can never finish: 2 of 2 stages are stuck",
         "stage 0 in F0.0 & B0.0: waits for B0.0 of stage 1",
         "stage 1 in F0.0: waits for F0.0 of stage 0",
+        "they wait in a circle: stage 0 -> stage 1 -> stage 0",
     ]
 
 
@@ -111,7 +116,10 @@ def test_a_meeting_that_a_member_never_attends_is_named(engine, schedule, pipeli
     program = pipeline(schedule("1f1b", 2, 1), members={"embedding": (0, 1)})
     meet = Block("epilogue", (task(1.0, rendezvous="embedding"),))
     message = refused(engine, replace(program, epilogues=(meet, Block("epilogue", ()))))
-    assert message.splitlines()[1:] == ["stage 0 in epilogue: waits for meeting 1 'embedding' of stages 0, 1"]
+    assert message.splitlines()[1:] == [
+        "stage 0 in epilogue: waits for meeting 1 'embedding' of stages 0, 1",
+        "stage 0 waits for stage 1, which has finished: what it waits for was never sent or attended",
+    ]
 
 
 @pytest.mark.parametrize(

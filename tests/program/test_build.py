@@ -11,7 +11,7 @@ import pytest
 from shardsim.engine.closed import closed_form
 from shardsim.engine.des import simulate
 from shardsim.engine.listing import listing
-from shardsim.program.build import build
+from shardsim.program.build import _Builder, build
 from shardsim.program.coalesce import coalesce
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import nested, request_from_mapping
@@ -114,6 +114,26 @@ def test_stages_share_their_blocks_only_where_their_layers_are_of_the_same_kinds
     assert even[1, "F", 0] is even[2, "F", 0]
     five, four = (sum(t.seconds for t in odd[stage, "F", 0].tasks if t.name == "attention") for stage in (1, 2))
     assert five > four  # layers of nine that see everything
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"framework": "megatron-core", "pp": 8, "zero": 1},
+        {"framework": "megatron-core", "pp": 4, "vpp": 4, "zero": 1},
+        {"framework": "megatron-core", "pp": 4, "vpp": 2, "zero": 0, "overlap_grad_reduce": True},
+        {"framework": "torchtitan", "pp": 4, "vpp": 2, "zero": 3, "shard": 2, "reshard": False},
+        {"framework": "deepspeed", "pp": 4, "zero": 1, "overlap_grad_reduce": True},
+    ],
+)
+def test_first_and_last_passes_that_stages_share_are_what_each_of_them_would_have_alone(keys, monkeypatch):
+    described = run(**SMALL | {"model": "llama-2-7b", "tp": 2} | keys)
+    shared = build(described)
+    monkeypatch.setattr(_Builder, "situation", lambda _, place: place)
+    alone = build(described)
+    assert shared.first_blocks == alone.first_blocks
+    assert shared.last_blocks == alone.last_blocks
+    assert len({id(block) for block in shared.last_blocks.values()}) < max(len(alone.last_blocks), 1)
 
 
 def test_the_tied_embedding_is_summed_between_first_and_last_stage():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardsim.engine.predict import predict
+from shardsim.engine.predict import EventOptions, predict
 from shardsim.program.build import build
 from shardsim.program.launch import launch_seconds
 from shardsim.program.resolve import resolve
@@ -127,11 +127,12 @@ def test_another_host_may_be_asked_for():
 @pytest.mark.parametrize("framework", ["megatron-deepspeed", "megatron-core", "transformer-engine"])
 def test_engines_and_details_agree_on_launch_bound_runs(framework, keys):
     found = run(framework=framework, micro_batch=1, **keys)
-    reference = predict(found, engine="des", detail="operators")
+    alone = EventOptions(contend=False)
+    reference = predict(found, engine="des", detail="operators", options=alone)
     assert any("host" in step.name for step in reference.waterfall)
     for engine in ("closed", "listing", "des"):
         for detail in ("stages", "operators"):
-            assert predict(found, engine=engine, detail=detail).iteration_s == pytest.approx(
+            assert predict(found, engine=engine, detail=detail, options=alone).iteration_s == pytest.approx(
                 reference.iteration_s, rel=1e-9
             )
 

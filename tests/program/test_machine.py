@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from shardsim.cost.collectives import message_transfer
 from shardsim.program.machine import Machine
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import request_from_mapping
-from shardsim.values.operators import Collective, TokenExchange
+from shardsim.values.operators import Collective, Gemm, TokenExchange
 
 
 @cache
@@ -82,3 +84,28 @@ def test_collectives_of_experts_count_as_expert_parallelism_and_their_gradients_
     assert (split.stream, split.category) == ("ep", "ep")
     assert (summed.stream, summed.category) == ("dp", "dp")
     assert on.shapes["edp"].ranks == 32 / (2 * 4)
+
+
+def test_a_stack_with_kernels_of_its_own_takes_longer_for_narrow_weight_gradients_only():
+    run = machine("llama-3-8b", tp=8).run
+    slower = Machine(replace(run, framework=replace(run.framework, narrow_weights_time=1.2)))
+
+    def times(role, data_type):
+        product = Gemm("", 4096, 4096, 4096, role=role, data_type=data_type)
+        return float(slower.task(product).seconds / Machine(run).task(product).seconds)
+
+    assert times("wgrad", "fp8_block") == pytest.approx(1.2)
+    assert [times("wgrad", ""), times("dgrad", "fp8_block"), times("forward", "fp8_block")] == [1.0, 1.0, 1.0]
+
+
+def test_a_collective_is_priced_once_whatever_it_is_called_and_never_for_another_size_or_group():
+    on = machine("llama-3-8b", tp=2, cp=4)
+
+    def gather(size, axis="tp", kind="all_gather", name="a"):
+        return on.transfer(Collective(name, kind, axis, size))
+
+    assert gather(2.0**26) is gather(2.0**26, name="b")
+    apart = [gather(2.0**26), gather(2.0**25), gather(2.0**26, "cp"), gather(2.0**26, kind="reduce_scatter")]
+    assert len({found.seconds for found in apart}) == 4
+    sizes = np.array([2.0**26, 2.0**25])
+    assert gather(sizes).seconds.tolist() == [apart[0].seconds, apart[1].seconds]

@@ -1,5 +1,5 @@
 """Three engines over one program: closed form, listing (longest path), events (SimPy); memory over the order.
 
-`plan` checks and lays out a program, `walk` is the recurrence, `accounts` says where time went; `predict` sums it up.
-Import each from its own module. Nothing here reads files or knows devices; what an engine takes is a `Program`.
+`plan` checks and lays out a program, `walk` is the recurrence; `des`, `lane`, `meetings`, `network` and `whole` are the
+events, `accounts` says where time went, `predict` makes a prediction. Import each from its own module. No file is read.
 """

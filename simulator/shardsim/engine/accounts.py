@@ -9,18 +9,27 @@ running, ``bubble`` otherwise. What blocking work takes longer because of what r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from shardsim.engine.steps import Plan, StagePlan
+from shardsim.engine.steps import BlockPlan, Plan, StagePlan
 from shardsim.program.coalesce import total
+from shardsim.values.lanes import Lane
 from shardsim.values.num import Num
 from shardsim.values.results import Execution, StageAccount, Timeline
 
 BUBBLE = "bubble"
 PIPELINE = "pp"
 HOST = "host"
+STRAGGLERS = "stragglers"
+"""Waiting for slower ranks of the same group."""
+JITTER = "jitter"
+"""What passes take longer at random."""
+
+COMMUNICATION = ("tp", "pp", "dp", "cp", "ep")
+"""Axes whose exposed communication is reported (-)."""
 
 Larger: TypeAlias = Callable[[Num, Num], Num]
 """The larger of two numbers: ``max`` for scalars, ``numpy.maximum`` for arrays."""
@@ -45,6 +54,11 @@ def enqueue(queued: list[tuple[str, End]], category: str, end: End) -> None:
         queued[-1] = (category, end)
     else:
         queued.append((category, end))
+
+
+def computing_seconds(block: BlockPlan) -> float:
+    """Seconds of a block's blocking tasks that are no communication [s]."""
+    return float(total(value for category, value in block.busy.items() if category not in COMMUNICATION))
 
 
 def busy_seconds(stage: StagePlan) -> dict[str, Num]:
@@ -78,6 +92,7 @@ def execution(
     ends: Sequence[Num],
     larger: Larger,
     *,
+    each: Sequence[Sequence[Num]] = (),
     events: int | None = None,
     timeline: Timeline | None = None,
 ) -> Execution:
@@ -95,6 +110,8 @@ def execution(
         For each stage, the latest end of anything on it [s].
     larger : callable
         ``max`` for scalars, ``numpy.maximum`` for arrays.
+    each : sequence of sequence of Num
+        For each stage, when it ended each of several iterations [s].
     events : int, optional
         Events processed (-).
     timeline : Timeline, optional
@@ -102,19 +119,58 @@ def execution(
     Returns
     -------
     Execution
-        Whose accounts sum to the iteration time, stage by stage; scalars are floats, arrays have one shape.
+        Whose accounts sum to the iteration time, stage by stage; scalars are floats, arrays have one shape. Of several
+        iterations it is the mean.
     """
-    iteration: Num = 0.0
-    for end in ends:
-        iteration = larger(iteration, end)
+    makespan, count = _latest(ends, larger), plan.iterations
     accounts = []
     for index, stage in enumerate(plan.stages):
         seconds = busy_seconds(stage)
-        for category, wait in (*waits[index].items(), (BUBBLE, iteration - ends[index])):
+        for category, wait in (*waits[index].items(), (BUBBLE, makespan - ends[index])):
             seconds[category] = seconds.get(category, 0.0) + wait
-        shaped = {category: _shaped(value, plan.shape) for category, value in seconds.items()}
-        accounts.append(StageAccount(index, shaped, _shaped(executed_flop(stage), plan.shape)))
-    return Execution(engine, _shaped(iteration, plan.shape), tuple(accounts), events, timeline)
+        shaped = {category: _shaped(_each(value, count), plan.shape) for category, value in seconds.items()}
+        accounts.append(StageAccount(index, shaped, _shaped(_each(executed_flop(stage), count), plan.shape)))
+    mean = _shaped(_each(makespan, count), plan.shape)
+    finished = [_latest([stage[iteration] for stage in each], larger) for iteration in range(count)] if each else []
+    several = tuple(_shaped(end, plan.shape) for end in finished) if count > 1 else ()
+    return Execution(engine, mean, tuple(accounts), events, timeline, ends=several)
+
+
+def _latest(ends: Sequence[Num], larger: Larger) -> Num:
+    latest: Num = 0.0
+    for end in ends:
+        latest = larger(latest, end)
+    return latest
+
+
+def _each(whole: Num, iterations: int) -> Num:
+    return whole if iterations == 1 else whole / iterations
+
+
+def merged_accounts(accounts: Sequence[StageAccount], lanes: Sequence[Lane]) -> tuple[StageAccount, ...]:
+    """Join the accounts of lanes stage by stage: the mean over ranks.
+
+    Parameters
+    ----------
+    accounts : sequence of StageAccount
+        One a lane.
+    lanes : sequence of Lane
+
+    Returns
+    -------
+    tuple of StageAccount
+    """
+    found = []
+    for stage in sorted({lane.stage for lane in lanes}):
+        mine = [(lane.ranks, one) for lane, one in zip(lanes, accounts, strict=True) if lane.stage == stage]
+        if len(mine) == 1:
+            found.append(replace(mine[0][1], stage=stage))
+            continue
+        ranks = sum(count for count, _ in mine)
+        names = dict.fromkeys(name for _, one in mine for name in one.seconds)
+        seconds = {name: total(count * one.seconds.get(name, 0.0) for count, one in mine) / ranks for name in names}
+        found.append(StageAccount(stage, seconds, total(count * one.flop for count, one in mine) / ranks))
+    return tuple(found)
 
 
 def _shaped(value: Num, shape: tuple[int, ...] | None) -> Num:

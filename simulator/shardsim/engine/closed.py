@@ -11,13 +11,15 @@ from shardsim.values.program import Program
 from shardsim.values.results import Execution
 
 
-def closed_form(program: Program) -> Execution:
+def closed_form(program: Program, *, iterations: int = 1) -> Execution:
     """Price a program whose figures are scalars, or arrays over layouts that share the pipeline's shape.
 
     Parameters
     ----------
     program : Program
         Best coalesced once and priced many times; an operator-level program gives the same.
+    iterations : int
+        How many follow each other (-).
 
     Returns
     -------
@@ -29,7 +31,8 @@ def closed_form(program: Program) -> Execution:
     ProgramError
         The program is malformed or can never finish.
     """
-    plan = make_plan(program)
+    plan = make_plan(program, iterations=iterations)
     larger, smaller = (max, min) if plan.shape is None else (np.maximum, np.minimum)
     stages = walk(plan, larger, smaller)
-    return execution("closed", plan, [stage.waits for stage in stages], [stage.end for stage in stages], larger)
+    waits, ends = [stage.waits for stage in stages], [stage.end for stage in stages]
+    return execution("closed", plan, waits, ends, larger, each=[stage.ends for stage in stages])

@@ -1,53 +1,67 @@
-"""The event engine, on SimPy: a process for each stage, an event for each task, message and meeting.
+"""The event engine, on SimPy: a process for each lane, an event for each task, message and meeting.
 
-Side streams are driven by callbacks, a message is an event in a dict that both ends share, and a meeting is a counter
-with one event, so that the number of events follows from the program alone (`expected_events`) and never from which
-of two simultaneous things happened first.
+A lane stands for all ranks of a stage that do the same (:mod:`shardsim.program.folding`); without a folding every stage
+is one, and nothing contends. A message is an event that both ends share, and a meeting is a counter with one event, so
+that the number of events follows from the program alone (`expected_events`) and never from which of two simultaneous
+things happened first. Transfers that meet others are flows of a network, which take one event more, and one each time
+that their speed changes.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator, Iterable
-from math import inf, isnan, nan
-from typing import TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf, isnan
 
-from simpy import Environment, Event
+import numpy as np
+from simpy import Environment
 from simpy.core import EmptySchedule
 
-from shardsim.engine.accounts import BUBBLE, HOST, PIPELINE, enqueue, execution
-from shardsim.engine.interference import INTERFERENCE
+from shardsim.engine.accounts import execution, merged_accounts
+from shardsim.engine.lane import LaneProcess
+from shardsim.engine.meetings import Meetings
+from shardsim.engine.network import Network
 from shardsim.engine.plan import make_plan
-from shardsim.engine.steps import Meeting, PassKey, PassPlan, Plan, Queued, Run, Sync, stuck_error
-from shardsim.engine.timeline import timeline_from_tasks
+from shardsim.engine.steps import Plan, StagePlan, stuck_error
+from shardsim.engine.timeline import picked, timeline_from_tasks
+from shardsim.engine.walk import fresh
+from shardsim.engine.whole import WholePasses
 from shardsim.errors import ProgramError, ShardsimError
+from shardsim.values.lanes import ALONE, Folding, Lane
 from shardsim.values.program import Program
-from shardsim.values.results import Execution
-
-_Process: TypeAlias = Generator[Event, None, None]
-_Trace: TypeAlias = tuple[list[float], list[float]]
+from shardsim.values.results import Execution, LaneAccount, LaneName, LinkUse, Partial, Timeline, Wait
 
 
 class EventLimitError(ShardsimError):
-    """The event engine stopped at the number of events it was allowed.
+    """The event engine stopped at a bound before the program had finished.
 
     Parameters
     ----------
-    events : int
-        Processed so far (-).
-    reached_s : float
-        Simulated time reached [s].
-    progress : str
-        How far the stages got.
+    partial : Partial
+        How far it got.
+    bound : str
+        Such as ``limit of 50 events``.
     """
 
-    def __init__(self, events: int, reached_s: float, progress: str) -> None:
-        self.events = events
-        self.reached_s = reached_s
-        super().__init__(f"stopped at the limit of {events} events: {progress}")
+    def __init__(self, partial: Partial, bound: str) -> None:
+        self.partial = partial
+        self.events = partial.events
+        self.reached_s = partial.reached_s
+        super().__init__(f"stopped at the {bound}: {partial.progress}")
 
 
-def simulate(program: Program, *, timeline: bool = False, max_events: int | None = None) -> Execution:
+def simulate(
+    program: Program,
+    *,
+    timeline: bool = False,
+    max_events: int | None = None,
+    max_seconds: float | None = None,
+    folding: Folding | None = None,
+    variants: Sequence[Program] = (),
+    whole_passes: bool = False,
+    jitter: Mapping[int, Sequence[float]] | None = None,
+    iterations: int = 1,
+) -> Execution:
     """Run a program event by event.
 
     Parameters
@@ -55,9 +69,21 @@ def simulate(program: Program, *, timeline: bool = False, max_events: int | None
     program : Program
         Operator by operator or coalesced; scalars only.
     timeline : bool
-        Whether to return the start and the end of every task.
+        Whether to return the start and the end of every task, and the use of links.
     max_events : int, optional
         Events after which to give up (-).
+    max_seconds : float, optional
+        Simulated time after which to give up [s].
+    folding : Folding, optional
+        Which ranks are one lane, and what they share. By default every stage is a lane and shares nothing.
+    variants : sequence of Program
+        Further programs, of the same shape, that lanes may run: those of slow nodes, of groups that lie otherwise.
+    whole_passes : bool
+        Whether a pass that touches nothing shared takes one event; not with ``timeline``.
+    jitter : mapping of int to sequence of float, optional
+        By lane, by which share of its computation each pass takes longer, in order (-).
+    iterations : int
+        How many follow each other (-).
 
     Returns
     -------
@@ -69,16 +95,20 @@ def simulate(program: Program, *, timeline: bool = False, max_events: int | None
     ProgramError
         The program is malformed, holds arrays, or can never finish.
     EventLimitError
-        ``max_events`` were processed and the program had not finished.
+        A bound was reached and the program had not finished.
     """
-    plan = make_plan(program)
-    if plan.shape is not None:
+    sharing = ALONE if folding is None else folding.sharing
+    plans = [make_plan(one, sharing, iterations=iterations) for one in (program, *variants)]
+    if any(plan.shape is not None for plan in plans):
         raise ProgramError("the event engine takes one layout; for arrays over layouts use the closed form")
-    return _Simulation(plan, traced=timeline).run(inf if max_events is None else max_events)
+    simulation = _Simulation(
+        (program, *variants), plans, folding, jitter or {}, traced=timeline, whole_passes=whole_passes
+    )
+    return simulation.run(inf if max_events is None else max_events, inf if max_seconds is None else max_seconds)
 
 
 def expected_events(plan: Plan) -> int:
-    """Count the events that a plan takes: one for each task, message and meeting, two for each stage.
+    """Count the events that a plan takes where nothing contends: one for each task, message and meeting, two a stage.
 
     Parameters
     ----------
@@ -101,326 +131,148 @@ def expected_events(plan: Plan) -> int:
     return events + sum(count // len(plan.members[name]) for name, count in attended.items())
 
 
-class _Later(Event):
-    """An event that may be waited for before it is known when it happens.
+def one_lane_a_stage(program: Program) -> Folding:
+    """Fold a program whose stages share nothing.
 
-    Of a task on a side stream, ``planned`` is when it will be, which is known as soon as it is issued: nothing that
-    such a task waits for depends on other stages.
+    Parameters
+    ----------
+    program : Program
+
+    Returns
+    -------
+    Folding
     """
-
-    planned = nan
-
-    def happen(self, delay: float) -> None:
-        """Let it happen after ``delay`` [s]."""
-        self._ok = True
-        self._value = None
-        self.env.schedule(self, delay=delay)
-
-
-class _SideTask:
-    """A task on a side stream, with what it still has to wait for."""
-
-    __slots__ = ("earliest", "end", "row", "seconds", "waits")
-
-    def __init__(self, end: _Later, earliest: float, seconds: float, waits: list[_Later], row: int) -> None:
-        self.end = end
-        self.earliest = earliest
-        self.seconds = seconds
-        self.waits = waits
-        self.row = row
-
-
-class _SideStream:
-    """Runs its tasks in order and holds up nobody; each costs one event, that of its end."""
-
-    def __init__(self, env: Environment, trace: _Trace | None) -> None:
-        self.env = env
-        self.trace = trace
-        self.tasks: deque[_SideTask] = deque()
-        self.queued: list[tuple[str, _Later]] = []
-
-    def issue(self, task: _SideTask) -> None:
-        task.end.callbacks.append(self._finished)
-        self.tasks.append(task)
-        if len(self.tasks) == 1:
-            self._begin()
-
-    def _begin(self, _: Event | None = None) -> None:
-        task = self.tasks[0]
-        while task.waits:
-            if not task.waits[-1].processed:
-                task.waits.pop().callbacks.append(self._begin)
-                return
-            task.waits.pop()
-        delay = max(task.earliest - self.env.now, 0.0)
-        if self.trace is not None:
-            self.trace[0][task.row] = self.env.now + delay
-        task.end.happen(delay + task.seconds)
-
-    def _finished(self, _: Event) -> None:
-        task = self.tasks.popleft()
-        if self.trace is not None:
-            self.trace[1][task.row] = self.env.now
-        if self.tasks:
-            self._begin()
-
-
-class _Stage:
-    """One stage: the clock of its device is the environment's, its place in the order is the process's."""
-
-    def __init__(self, index: int, simulation: _Simulation, *, traced: bool) -> None:
-        self.index = index
-        self.simulation = simulation
-        self.env = simulation.env
-        self.trace: _Trace | None = ([], []) if traced else None
-        self.streams: dict[str, _SideStream] = {}
-        self.attended: dict[str, int] = {}
-        self.waits: dict[str, float] = {PIPELINE: 0.0, BUBBLE: 0.0}
-        self.slowdown = simulation.plan.slowdown
-        self.busy_until = 0.0
-        if self.slowdown is not None:
-            self.waits[INTERFERENCE] = 0.0
-        self.hosted = simulation.plan.hosted
-        self.synchronous = simulation.plan.synchronous_messages
-        self.issued = 0.0
-        if self.hosted:
-            self.waits[HOST] = 0.0
-        self.position = 0
-        self.waits_for: PassKey | Meeting = ("", 0)
-        self.end = nan
-
-    def process(self, passes: tuple[PassPlan, ...]) -> _Process:
-        timeout, traced = self.env.timeout, self.trace is not None
-        for position, item in enumerate(passes):
-            self.position = position
-            for key, seconds in item.needs:
-                yield from self._receive(key, float(seconds))
-            ends: dict[int, tuple[str, _Later]] = {}
-            for step in item.block.steps:
-                issued = self.issued
-                if isinstance(step, Queued):
-                    self._queue(step, ends)
-                elif isinstance(step, Sync):
-                    yield from self._sync(step, ends)
-                elif self.hosted and (gap := self._turn_to(step)):
-                    yield from self._late(step, gap, issued)
-                elif traced or self.busy_until > self.env.now:
-                    yield from self._work(cast("tuple[float, ...]", step.seconds))
-                else:
-                    for seconds in cast("tuple[float, ...]", step.seconds):
-                        yield timeout(seconds)
-            for key, seconds in item.sends:
-                self._send(key, float(seconds))
-        for stream in self.streams.values():
-            yield from self._drain(stream)
-        self.end = self.env.now
-
-    def _late(self, run: Run, gap: float, issued: float) -> _Process:
-        """Run blocking tasks whose host is late, slowed by what is under way on the side streams or traced.
-
-        Each ends when it would if the host were never late, or if the device were never busy before, whichever is
-        later: what the device has to wait hides what it is slowed by. The run as a whole waits first.
-        """
-        env, trace = self.env, self.trace
-        device, launched, lost, until = env.now, -inf, 0.0, self.busy_until
-        slowdown = self.slowdown if until > env.now else None
-        if trace is None and slowdown is None:
-            for seconds in cast("tuple[float, ...]", run.seconds):
-                yield env.timeout(gap + seconds)
-                gap = 0.0
-            return
-        for seconds, (host, lag) in zip(
-            cast("tuple[float, ...]", run.seconds), cast("tuple[tuple[float, float], ...]", run.issue), strict=True
-        ):
-            start = max(device, launched, issued + lag)
-            launched = max(launched, issued + lag) + seconds
-            issued += host
-            extra = 0.0 if slowdown is None else float(slowdown.delay(seconds, device, until))
-            device += seconds + extra
-            lost += extra
-            if trace is not None:
-                trace[0].append(start)
-                trace[1].append(max(device, launched))
-            if slowdown is None:
-                yield env.timeout(gap + seconds)
-                gap = 0.0
-            else:
-                yield env.timeout(max(device, launched, env.now) - env.now)
-        if slowdown is not None:
-            self._count(INTERFERENCE, max(lost - gap, 0.0))
-
-    def _turn_to(self, step: Run | Sync) -> float:
-        """Let the host issue a step, and return how long that makes the device wait [s]."""
-        gap = max(self.issued + float(step.lag) - self.env.now, 0.0)
-        self._count(HOST, gap)
-        self.issued += float(step.host)
-        return gap
-
-    def _synchronise(self) -> None:
-        """Let the host wait for the device."""
-        self.issued = max(self.issued, self.env.now)
-
-    def _work(self, run: Iterable[float], gap: float = 0.0) -> _Process:
-        """Run blocking tasks, after a gap and slowed by what is under way on the side streams."""
-        env, trace, slowdown = self.env, self.trace, self.slowdown
-        for seconds in run:
-            begin, lasting = env.now + gap, gap + seconds
-            if slowdown is not None and self.busy_until > begin:
-                extra = float(slowdown.delay(seconds, begin, self.busy_until))
-                self._count(INTERFERENCE, extra)
-                lasting = lasting + extra
-            if trace is None:
-                yield env.timeout(lasting)
-            else:
-                trace[0].append(begin)
-                yield env.timeout(lasting)
-                trace[1].append(env.now)
-
-    def _receive(self, key: PassKey, seconds: float) -> _Process:
-        before = self.env.now
-        self.waits_for = key
-        yield self.simulation.message(key)
-        self.simulation.forget(key)
-        wait = self.env.now - before
-        under_way = min(wait, seconds)
-        self._count(PIPELINE, under_way)
-        self._count(BUBBLE, wait - under_way)
-        if self.synchronous:
-            self._synchronise()
-
-    def _send(self, key: PassKey, seconds: float) -> None:
-        self.simulation.message(key).happen(seconds)
-        if self.synchronous:
-            self._synchronise()
-
-    def _queue(self, step: Queued, ends: dict[int, tuple[str, _Later]]) -> None:
-        stream = self._stream(step.stream)
-        waits = [ends[index][1] for index in step.waits]
-        waits += [self.streams[name].queued[-1][1] for name in step.drains if self._busy(name)]
-        row = -1
-        if self.trace is not None:
-            row = len(self.trace[0])
-            for column in self.trace:
-                column.append(nan)
-        if self.hosted:
-            self.issued += float(step.host)
-        end = _Later(self.env)
-        ends[step.number] = (step.category, end)
-        if self.slowdown is not None:
-            before = [event.planned for event in (*waits, *(last for _, last in stream.queued[-1:]))]
-            end.planned = max([self.env.now, self.issued, *before]) + float(step.seconds)
-            if step.slows:
-                self.busy_until = max(self.busy_until, end.planned)
-        enqueue(stream.queued, step.category, end)
-        stream.issue(_SideTask(end, self.issued, float(step.seconds), waits, row))
-
-    def _sync(self, step: Sync, ends: dict[int, tuple[str, _Later]]) -> _Process:
-        for index in step.waits:
-            yield from self._wait(*ends[index])
-        for name in step.drains:
-            if self._busy(name):
-                yield from self._drain(self.streams[name])
-        gap = self._turn_to(step) if self.hosted else 0.0
-        if step.rendezvous:
-            yield from self._meet(step.rendezvous, gap)
-            gap = 0.0
-        yield from self._work((float(step.seconds),), gap)
-        if step.synchronises:
-            self._synchronise()
-
-    def _meet(self, name: str, gap: float) -> _Process:
-        generation = self.attended.get(name, 0)
-        self.attended[name] = generation + 1
-        self.waits_for = (name, generation)
-        yield from self._wait(BUBBLE, self.simulation.arrive(name, generation, gap), gap)
-
-    def _drain(self, stream: _SideStream) -> _Process:
-        for category, end in stream.queued:
-            yield from self._wait(category, end)
-        stream.queued.clear()
-
-    def _wait(self, category: str, event: Event, gap: float = 0.0) -> _Process:
-        before = self.env.now + gap
-        yield event
-        self._count(category, self.env.now - before)
-
-    def _count(self, category: str, seconds: float) -> None:
-        self.waits[category] = self.waits.get(category, 0.0) + seconds
-
-    def _stream(self, name: str) -> _SideStream:
-        if name not in self.streams:
-            self.streams[name] = _SideStream(self.env, self.trace)
-        return self.streams[name]
-
-    def _busy(self, name: str) -> bool:
-        return name in self.streams and bool(self.streams[name].queued)
+    lanes = tuple(Lane(stage, program.multiplicity, -1) for stage in range(program.schedule.stages))
+    return Folding(lanes, {}, (), ALONE)
 
 
 class _Simulation:
-    """One run: the environment, its stages, and what they share."""
+    """One run: the environment, its lanes, and what they share."""
 
-    def __init__(self, plan: Plan, *, traced: bool) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        programs: tuple[Program, ...],
+        plans: Sequence[Plan],
+        folding: Folding | None,
+        jitter: Mapping[int, Sequence[float]],
+        *,
+        traced: bool,
+        whole_passes: bool,
+    ) -> None:
+        self.folded = folding is not None
+        self.folding = folding or one_lane_a_stage(programs[0])
         self.traced = traced
         self.env = Environment()
-        self.messages: dict[PassKey, _Later] = {}
-        self.meetings: dict[tuple[str, int], _Later] = {}
-        self.present: dict[tuple[str, int], tuple[int, float]] = {}
-        self.stages = [_Stage(index, self, traced=traced) for index in range(len(plan.stages))]
+        self.network: Network | None = None
+        if self.folding.links:
+            self.network = Network(self.env, [link.capacity for link in self.folding.links], recording=traced)
+        self.meetings = Meetings(self.env, self.folding, programs, self.network)
+        insides = [WholePasses(plan) for plan in plans]
+        stages = tuple(plans[lane.variant].stages[lane.stage] for lane in self.folding.lanes)
+        self.plan = replace(plans[0], stages=stages, hosted=any(plan.hosted for plan in plans))
+        self.lanes = [
+            LaneProcess(
+                index,
+                lane,
+                stages[index],
+                self.meetings,
+                fresh(plans[lane.variant], traced=False),
+                insides[lane.variant],
+                iter(jitter.get(index, ())),
+                iterations=plans[0].iterations,
+                hosted=plans[lane.variant].hosted,
+                whole_passes=whole_passes,
+                traced=traced,
+            )
+            for index, lane in enumerate(self.folding.lanes)
+        ]
         self.events = 0
 
-    def message(self, key: PassKey) -> _Later:
-        """Return the event of a message's arrival, for whichever end asks first."""
-        if key not in self.messages:
-            self.messages[key] = _Later(self.env)
-        return self.messages[key]
-
-    def forget(self, key: PassKey) -> None:
-        """Drop a message that has been received."""
-        del self.messages[key]
-
-    def arrive(self, name: str, generation: int, gap: float) -> _Later:
-        """Count a stage in that arrives at a meeting after a gap; it takes place when the last of its members does."""
-        key = (name, generation)
-        if key not in self.meetings:
-            self.meetings[key] = _Later(self.env)
-        count, latest = self.present.get(key, (0, 0.0))
-        self.present[key] = count, latest = count + 1, max(latest, self.env.now + gap)
-        if count == len(self.plan.members[name]):
-            self.meetings[key].happen(latest - self.env.now)
-        return self.meetings[key]
-
-    def run(self, max_events: float) -> Execution:
+    def run(self, max_events: float, max_seconds: float) -> Execution:
         """Process events until none is left."""
-        for stage, plan in zip(self.stages, self.plan.stages, strict=True):
-            self.env.process(stage.process(plan.passes))
+        for lane in self.lanes:
+            self.env.process(lane.process())
         try:
-            self._step_through(max_events)
+            bound = self._step_through(max_events, max_seconds)
         except KeyboardInterrupt as interrupt:
-            interrupt.add_note(f"interrupted after {self.events} events: {self._progress()}")
+            partial = self._partial()
+            interrupt.partial = partial  # type: ignore[attr-defined]
+            interrupt.add_note(f"interrupted after {self.events} events: {partial.progress}")
             raise
-        stuck = {stage.index: (stage.position, stage.waits_for) for stage in self.stages if isnan(stage.end)}
+        if bound and any(isnan(lane.end) for lane in self.lanes):
+            raise EventLimitError(self._partial(), bound)
+        stuck = {lane.lane.stage: (lane.position, lane.waits_for) for lane in self.lanes if isnan(lane.end)}
         if stuck:
             raise stuck_error(self.plan, stuck)
-        rows = None
-        if self.traced:
-            traces = [stage.trace or ([], []) for stage in self.stages]
-            rows = timeline_from_tasks(self.plan, [trace[0] for trace in traces], [trace[1] for trace in traces])
-        waits, ends = [stage.waits for stage in self.stages], [stage.end for stage in self.stages]
-        return execution("des", self.plan, waits, ends, max, events=self.events, timeline=rows)
+        waits, ends = [lane.waits for lane in self.lanes], [lane.end for lane in self.lanes]
+        ended = [lane.ends for lane in self.lanes]
+        rows = self._timeline() if self.traced else None
+        found = execution("des", self.plan, waits, ends, max, each=ended, events=self.events, timeline=rows)
+        if not self.folded:
+            return found
+        lanes = self.folding.lanes
+        named = tuple(
+            LaneAccount(LaneName(lane.stage, lane.ranks, lane.name, lane.column), account.seconds, end)
+            for lane, account, end in zip(lanes, found.stages, ends, strict=True)
+        )
+        each = self.plan.iterations
+        waited = tuple(Wait(*key, seconds / each) for key, seconds in sorted(self.meetings.waited.items()))
+        stages = merged_accounts(found.stages, lanes)
+        return replace(found, stages=stages, lanes=named, waited=waited)
 
-    def _step_through(self, max_events: float) -> None:
-        step = self.env.step
+    def _step_through(self, max_events: float, max_seconds: float) -> str:
+        """Process events up to a bound, and name it where it was reached before the end."""
+        step, peek = self.env.step, self.env.peek
         try:
-            while self.events < max_events:
-                step()
-                self.events += 1
+            if max_seconds == inf:
+                while self.events < max_events:
+                    step()
+                    self.events += 1
+            else:
+                while self.events < max_events:
+                    if max_seconds < peek() < inf:
+                        return f"bound of {max_seconds:g} simulated seconds"
+                    step()
+                    self.events += 1
         except EmptySchedule:
-            return
-        if self.env.peek() < inf:
-            raise EventLimitError(self.events, self.env.now, self._progress())
+            return ""
+        return f"limit of {self.events} events" if peek() < inf else ""
 
-    def _progress(self) -> str:
-        done = sum(stage.position for stage in self.stages)
+    def _partial(self) -> Partial:
+        done = sum(lane.position + (not isnan(lane.end)) for lane in self.lanes)
         passes = sum(len(stage.passes) for stage in self.plan.stages)
-        return f"{self.env.now:.6g} s simulated, {done} of {passes} passes finished"
+        return Partial(self.env.now, self.events, done, passes, self._timeline(partial=True) if self.traced else None)
+
+    def _timeline(self, *, partial: bool = False) -> Timeline:
+        traces = [lane.trace or ([], []) for lane in self.lanes]
+        columns = [
+            [_padded(trace[which], stage) for trace, stage in zip(traces, self.plan.stages, strict=True)]
+            for which in (0, 1)
+        ]
+        rows = timeline_from_tasks(self.plan, *columns)
+        if partial:
+            rows = picked(rows, ~np.isnan(rows.finish))
+        if not self.folded:
+            return rows
+        of_lane = np.array([lane.stage for lane in self.folding.lanes], dtype=np.int64)
+        names = tuple(LaneName(lane.stage, lane.ranks, lane.name, lane.column) for lane in self.folding.lanes)
+        links: tuple[LinkUse, ...] = ()
+        if self.network is not None and self.network.history is not None:
+            links = tuple(
+                _use(link.name, history)
+                for link, history in zip(self.folding.links, self.network.history, strict=True)
+                if history
+            )
+        return replace(rows, stage=of_lane[rows.stage], lane=rows.stage, lanes=names, links=links)
+
+
+def _padded(column: list[float], stage: StagePlan) -> list[float]:
+    """A column with a row for every task, also for those that have not begun."""
+    tasks = sum(len(item.block.tasks) for item in stage.passes)
+    return [*column, *([np.nan] * (tasks - len(column)))]
+
+
+def _use(name: str, history: Sequence[tuple[float, float]]) -> LinkUse:
+    """The last of all that was noted at each moment."""
+    last = dict(history)
+    return LinkUse(name, np.array(list(last), dtype=np.float64), np.array(list(last.values()), dtype=np.float64))

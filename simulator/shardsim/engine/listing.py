@@ -13,7 +13,7 @@ from shardsim.values.program import Program
 from shardsim.values.results import Execution
 
 
-def listing(program: Program, *, timeline: bool = False) -> Execution:
+def listing(program: Program, *, timeline: bool = False, iterations: int = 1) -> Execution:
     """Find when everything in a program happens, as its longest path.
 
     The cost is that of the passes, not of the operators in them: where an operator lies in a run is worked out once
@@ -25,6 +25,8 @@ def listing(program: Program, *, timeline: bool = False) -> Execution:
         Operator by operator or coalesced; scalars only.
     timeline : bool
         Whether to return the start and the end of every task.
+    iterations : int
+        How many follow each other (-).
 
     Returns
     -------
@@ -35,7 +37,7 @@ def listing(program: Program, *, timeline: bool = False) -> Execution:
     ProgramError
         The program is malformed, holds arrays, or can never finish.
     """
-    plan = make_plan(program)
+    plan = make_plan(program, iterations=iterations)
     if plan.shape is not None:
         raise ProgramError("the listing takes one layout; for arrays over layouts use the closed form")
     stages = walk(plan, max, min, traced=timeline)
@@ -45,6 +47,5 @@ def listing(program: Program, *, timeline: bool = False) -> Execution:
         until = [np.asarray(stage.slowed_until, dtype=np.float64) for stage in stages]
         turned_to = [np.asarray(stage.turned_to, dtype=np.float64) for stage in stages]
         rows = timeline_from_steps(plan, starts, until, turned_to)
-    return execution(
-        "listing", plan, [stage.waits for stage in stages], [stage.end for stage in stages], max, timeline=rows
-    )
+    waits, ends = [stage.waits for stage in stages], [stage.end for stage in stages]
+    return execution("listing", plan, waits, ends, max, each=[stage.ends for stage in stages], timeline=rows)

@@ -18,6 +18,7 @@ from shardsim.values.results import MemoryHistory, Timeline
 from shardsim.values.training import TrainingRun
 from shardsim.workload.allocations import StageAllocation, stage_allocations
 from shardsim.workload.occupancy import Held, moments_of, tensors_between, tensors_during, tensors_stepping
+from shardsim.workload.schedules import schedule_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,10 +75,45 @@ def histories(
     tuple of MemoryHistory
         One for each stage.
     """
+    rows = [np.flatnonzero(timeline.stage == stage) for stage in range(len(allocations))]
+    return _histories(allocations, schedule, timeline, list(enumerate(rows)))
+
+
+def histories_of_lanes(run: TrainingRun, timeline: Timeline) -> tuple[MemoryHistory, ...]:
+    """Follow what a rank of each lane holds, at the times of a timeline that is already there.
+
+    Parameters
+    ----------
+    run : TrainingRun
+    timeline : Timeline
+        Of that run, from its first task to its last.
+
+    Returns
+    -------
+    tuple of MemoryHistory
+        One for each lane, or for each stage where every stage is one.
+    """
+    schedule = schedule_of(run.layout, run.batch)
+    allocations = _allocations(run, schedule)
+    if timeline.lane is None:
+        return histories(allocations, schedule, timeline)
+    by_lane = np.argsort(timeline.lane, kind="stable")
+    rows = np.split(by_lane, np.searchsorted(timeline.lane[by_lane], range(1, len(timeline.lanes))))
+    stages = [lane.stage for lane in timeline.lanes]
+    return _histories(allocations, schedule, timeline, list(zip(stages, rows, strict=True)))
+
+
+def _histories(
+    allocations: Sequence[StageAllocation],
+    schedule: PipelineSchedule,
+    timeline: Timeline,
+    parts: Sequence[tuple[int, NDArray[np.int64]]],
+) -> tuple[MemoryHistory, ...]:
+    """One for each stage and the rows of it that ranks alike ran."""
     end = float(timeline.finish.max())
     return tuple(
-        _history(stage, allocation, schedule, _spans(timeline, stage, schedule.orders[stage]), end)
-        for stage, allocation in enumerate(allocations)
+        _history(stage, allocations[stage], schedule, _spans(timeline, rows, schedule.orders[stage]), end)
+        for stage, rows in parts
     )
 
 
@@ -108,12 +144,11 @@ def _history(
     return MemoryHistory(stage, np.array(seconds, dtype=np.float64), columns)
 
 
-def _spans(timeline: Timeline, stage: int, order: Sequence[Item]) -> list[tuple[float, float]]:
-    """When each pass of a stage starts and ends, and the step after them.
+def _spans(timeline: Timeline, rows: NDArray[np.int64], order: Sequence[Item]) -> list[tuple[float, float]]:
+    """When each pass in some rows of a stage starts and ends, and the step after them.
 
     One without tasks takes no time, where the one before it ends.
     """
-    rows = np.flatnonzero(timeline.stage == stage)
     beside = np.array([stream in _BESIDE for _, stream, _ in timeline.labels], dtype=bool)[timeline.label[rows]]
     found: dict[tuple[int, ...], tuple[float, float]] = {}
     keys = _keys(timeline, rows)

@@ -22,7 +22,9 @@ from shardsim.engine.steps import (
     Step,
     Sync,
     item_name,
+    leaves_nothing,
     pass_name,
+    repeated,
 )
 from shardsim.errors import ProgramError
 from shardsim.program.coalesce import (
@@ -35,6 +37,7 @@ from shardsim.program.coalesce import (
     total,
     waiting_problems,
 )
+from shardsim.values.lanes import ALONE, Sharing
 from shardsim.values.num import Num, any_of
 from shardsim.values.program import Block, Item, Pair, Pass, PassKind, PipelineSchedule, Program, Task, passes_of
 
@@ -42,12 +45,17 @@ _Use: TypeAlias = tuple[str, Any, int]
 """Where in a program a block of a stage stands: among which blocks, and its key without the stage."""
 
 
-def make_plan(program: Program) -> Plan:
+def make_plan(program: Program, sharing: Sharing = ALONE, *, iterations: int = 1) -> Plan:
     """Check a program and lay it out for the engines.
 
     Parameters
     ----------
     program : Program
+    sharing : Sharing
+        Links and groups that are shared besides: what meets others there is a step for itself.
+    iterations : int
+        How often each stage does all of it, one after the other (-). A stage begins its next iteration as soon as it
+        has ended the one before, whatever others do.
 
     Returns
     -------
@@ -60,19 +68,22 @@ def make_plan(program: Program) -> Plan:
         nobody sends, a meeting without the stage that attends it, a duration that is negative or not finite, a
         slowdown that is no share below 1.
     """
-    return _Planner(program).plan()
+    plan = _Planner(program, sharing).plan()
+    return plan if iterations == 1 else repeated(plan, iterations, program.schedule.microbatches)
 
 
 class _Planner:
     """Walks a program once; collects every problem on the way."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, sharing: Sharing) -> None:
         self.program = program
+        self.sharing = sharing
         self.schedule: PipelineSchedule = program.schedule
         self.problems: list[str] = []
         self.shapes: set[tuple[int, ...]] = set()
         self.side = side_streams(program)
         self.routes = Routes(program)
+        self.blocks: dict[tuple[int, frozenset[str], frozenset[str]], BlockPlan] = {}
         self.sources: dict[str, Mapping[tuple[int, Any, int], Block]] = {
             "block": program.blocks,
             "first block": program.first_blocks,
@@ -201,17 +212,26 @@ class _Planner:
         return self.sources[what].get(key, Block("missing", ()))
 
     def _block(self, stage: int, block: Block) -> BlockPlan:
+        """Lay out a block, once for all stages on which it meets the same."""
+        key = (id(block), self.side[stage], self.sharing.contested.get(stage, frozenset()))
+        if key not in self.blocks or any(task.rendezvous for task in block.tasks):
+            self.blocks[key] = self._laid_out(stage, block)
+        return self.blocks[key]
+
+    def _laid_out(self, stage: int, block: Block) -> BlockPlan:
         self.problems += waiting_problems(block)
         for task in block.tasks:
             self._check_task(stage, block, task)
         steps: list[Step] = []
-        for free, indices in free_runs(block.tasks, self.side[stage]):
+        contested = self.sharing.contested.get(stage, frozenset())
+        for free, indices in free_runs(block.tasks, self.side[stage], contested, self.sharing.axes):
             if free:
                 steps.append(self._run([block.tasks[index] for index in indices]))
             else:
                 steps.append(self._lone_step(stage, indices[0], block.tasks[indices[0]]))
         busy = seconds_by_category(task for task in block.tasks if task.blocking)
-        return BlockPlan(block.tasks, tuple(steps), busy, total(task.flop for task in block.tasks))
+        flop = total(task.flop for task in block.tasks)
+        return BlockPlan(block.tasks, tuple(steps), busy, flop, leaves_nothing(steps))
 
     def _run(self, tasks: Sequence[Task]) -> Run:
         seconds = tuple(task.seconds for task in tasks)
@@ -226,8 +246,8 @@ class _Planner:
         if task.blocking:
             own = (task.stream,) if task.stream in self.side[stage] else ()
             issue = (task.host, task.earliest, task.synchronises)
-            return Sync(task.seconds, task.waits, own + drains, task.rendezvous, *issue)
-        return Queued(index, task.stream, task.category, task.seconds, task.waits, drains, task.host, task.slows)
+            return Sync(task.seconds, task.waits, own + drains, task.rendezvous, *issue, task)
+        return Queued(index, task.stream, task.category, task.seconds, task.waits, drains, task.host, task.slows, task)
 
     def _check_task(self, stage: int, block: Block, task: Task) -> None:
         good = self._is_time(task.seconds)

@@ -6,8 +6,8 @@ shared, a blocking task that has to `Sync` with others first, and a task that is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
@@ -66,6 +66,8 @@ class Sync(NamedTuple):
         The host's time to issue it, and how long after the host turns to it it starts at the earliest [s].
     synchronises : bool
         Whether the host waits for its end.
+    task : Task or None
+        What it is.
     """
 
     seconds: Num
@@ -75,6 +77,7 @@ class Sync(NamedTuple):
     host: Num = 0.0
     lag: Num = 0.0
     synchronises: bool = False
+    task: Task | None = None
 
 
 class Queued(NamedTuple):
@@ -94,6 +97,8 @@ class Queued(NamedTuple):
         The host's time to issue it [s].
     slows : bool
         Whether it takes multiprocessors from the work beside it.
+    task : Task or None
+        What it is.
     """
 
     number: int
@@ -104,6 +109,7 @@ class Queued(NamedTuple):
     drains: tuple[str, ...]
     host: Num = 0.0
     slows: bool = True
+    task: Task | None = None
 
 
 Step: TypeAlias = Run | Sync | Queued
@@ -122,12 +128,15 @@ class BlockPlan:
         Seconds of the blocking tasks by category [s].
     flop : Num
         Of all tasks (-).
+    settles : bool
+        Whether everything that it queues has ended when it ends.
     """
 
     tasks: tuple[Task, ...]
     steps: tuple[Step, ...]
     busy: Mapping[str, Num]
     flop: Num
+    settles: bool = False
 
 
 class PassPlan(NamedTuple):
@@ -190,6 +199,8 @@ class Plan:
         Whether the host waits for the device wherever a stage receives or sends a message.
     chains : tuple of tuple of (int, int)
         The ways of micro-batches through the stages, as in the schedule.
+    iterations : int
+        How often each stage does its passes of one iteration (-).
     """
 
     stages: tuple[StagePlan, ...]
@@ -199,6 +210,64 @@ class Plan:
     hosted: bool = False
     synchronous_messages: bool = False
     chains: tuple[tuple[Place, ...], ...] = ()
+    iterations: int = 1
+
+
+def repeated(plan: Plan, iterations: int, microbatches: int) -> Plan:
+    """Let every stage do its passes several times.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of one iteration.
+    iterations, microbatches : int
+        Iterations, and micro-batches of each (-).
+
+    Returns
+    -------
+    Plan
+        Messages of an iteration are those of the first, with micro-batches counted on.
+    """
+
+    def later(messages: tuple[Message, ...], by: int) -> tuple[Message, ...]:
+        return tuple(((key[0], key[1], key[2] + by, key[3]), seconds) for key, seconds in messages)
+
+    stages = []
+    for stage in plan.stages:
+        passes = tuple(
+            item._replace(needs=later(item.needs, by), sends=later(item.sends, by))
+            for by in range(0, iterations * microbatches, microbatches)
+            for item in stage.passes
+        )
+        uses = tuple((block, count * iterations) for block, count in stage.uses)
+        stages.append(StagePlan(passes, uses))
+    return replace(plan, stages=tuple(stages), iterations=iterations)
+
+
+def leaves_nothing(steps: Sequence[Step]) -> bool:
+    """Whether everything that steps queue on side streams is waited for by later ones of them.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+
+    Returns
+    -------
+    bool
+    """
+    under_way: dict[str, list[int]] = {}
+    stream_of: dict[int, str] = {}
+    for step in steps:
+        if isinstance(step, Queued):
+            under_way.setdefault(step.stream, []).append(step.number)
+            stream_of[step.number] = step.stream
+        elif isinstance(step, Sync):
+            for number in step.waits:
+                stream = stream_of.get(number, "")
+                under_way[stream] = [other for other in under_way.get(stream, ()) if other > number]
+            for stream in step.drains:
+                under_way.pop(stream, None)
+    return not any(under_way.values())
 
 
 def pass_name(kind: str, microbatch: int, chunk: int) -> str:
@@ -238,13 +307,35 @@ def stuck_error(plan: Plan, stuck: Mapping[int, tuple[int, PassKey | Meeting]]) 
         f"stage {stage} in {plan.stages[stage].passes[position].name}: waits for {_wanted_name(plan, wanted)}"
         for stage, (position, wanted) in sorted(stuck.items())
     ]
-    return ProgramError("\n".join(lines))
+    return ProgramError("\n".join([*lines, _why_stuck(plan, stuck)]))
+
+
+def _why_stuck(plan: Plan, stuck: Mapping[int, tuple[int, PassKey | Meeting]]) -> str:
+    """The circle in which stages wait for each other, or the one that will never do what another waits for."""
+    way = [min(stuck)]
+    while True:
+        wanted = stuck[way[-1]][1]
+        absent = [wanted[0]] if len(wanted) == 4 else _absent(plan, stuck, wanted)
+        late = next(iter(absent), None)
+        if late is None or late not in stuck:
+            gone = "nobody" if late is None else f"stage {late}, which has finished"
+            return f"stage {way[-1]} waits for {gone}: what it waits for was never sent or attended"
+        if late in way:
+            return "they wait in a circle: " + " -> ".join(
+                f"stage {stage}" for stage in [*way[way.index(late) :], late]
+            )
+        way.append(late)
+
+
+def _absent(plan: Plan, stuck: Mapping[int, tuple[int, PassKey | Meeting]], meeting: Meeting) -> list[int]:
+    """Members that do not wait at a meeting themselves."""
+    return [member for member in plan.members.get(meeting[0], ()) if member not in stuck or stuck[member][1] != meeting]
 
 
 def _wanted_name(plan: Plan, wanted: PassKey | Meeting) -> str:
     if len(wanted) == 2:
         name, before = wanted
-        return f"meeting {before + 1} {name!r} of stages {', '.join(map(str, plan.members[name]))}"
+        return f"meeting {before + 1} {name!r} of stages {', '.join(map(str, plan.members.get(name, ())))}"
     stage, kind, microbatch, chunk = wanted
     return f"{pass_name(kind, microbatch, chunk)} of stage {stage}"
 

@@ -7,6 +7,7 @@ can be laid side by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,17 +94,33 @@ def by_start(timeline: Timeline) -> Timeline:
         The same rows.
     """
     order = np.lexsort((np.arange(timeline.start.size), timeline.stage, timeline.start))
-    return Timeline(
-        timeline.start[order],
-        timeline.finish[order],
-        timeline.stage[order],
-        timeline.microbatch[order],
-        timeline.chunk[order],
-        timeline.label[order],
-        timeline.labels,
-        None if timeline.kind is None else timeline.kind[order],
-        None if timeline.paired is None else timeline.paired[order],
-        timeline.chains,
+    return picked(timeline, order)
+
+
+def picked(timeline: Timeline, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Timeline:
+    """Take some rows of a timeline.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    rows : ndarray of int or bool
+        Which, and in which order.
+
+    Returns
+    -------
+    Timeline
+    """
+    return replace(
+        timeline,
+        start=timeline.start[rows],
+        finish=timeline.finish[rows],
+        stage=timeline.stage[rows],
+        microbatch=timeline.microbatch[rows],
+        chunk=timeline.chunk[rows],
+        label=timeline.label[rows],
+        kind=None if timeline.kind is None else timeline.kind[rows],
+        paired=None if timeline.paired is None else timeline.paired[rows],
+        lane=None if timeline.lane is None else timeline.lane[rows],
     )
 
 

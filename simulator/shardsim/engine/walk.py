@@ -44,6 +44,8 @@ class StageWalk:
         Latest end of what was queued on the side streams [s]; None while that slows nothing.
     issued : Num or None
         Clock of the host [s]; None where the program knows no host times.
+    ends : list of Num
+        Clock at the end of each iteration [s].
     """
 
     starts: list[Num] | None
@@ -59,6 +61,7 @@ class StageWalk:
     clock: Num = 0.0
     streams: dict[str, list[tuple[str, Num]]] = field(default_factory=dict)
     meetings: dict[str, int] = field(default_factory=dict)
+    ends: list[Num] = field(default_factory=list)
 
     def wait(self, category: str, until: Num, larger: Larger) -> None:
         """Move the clock to ``until``, if that is later, and count the time as ``category``."""
@@ -116,6 +119,35 @@ class StageWalk:
         if self.slowdown is not None and slows:
             self.busy_until = end if self.busy_until is None else larger(self.busy_until, end)
 
+    def enqueue(self, step: Queued, ends: dict[int, tuple[str, Num]], larger: Larger) -> None:
+        """Queue a task on a side stream, behind what is there and what it waits for."""
+        queued = self.streams.setdefault(step.stream, [])
+        begin = self.clock
+        if self.issued is not None:
+            self.issued = self.issued + step.host
+            begin = larger(begin, self.issued)
+        if queued:
+            begin = larger(begin, queued[-1][1])
+        for index in step.waits:
+            begin = larger(begin, ends[index][1])
+        for stream in step.drains:
+            if self.streams.get(stream):
+                begin = larger(begin, self.streams[stream][-1][1])
+        end = begin + step.seconds
+        ends[step.number] = (step.category, end)
+        enqueue(queued, step.category, end)
+        self.queue(begin, end, larger, slows=step.slows)
+
+    def await_streams(self, step: Sync, ends: dict[int, tuple[str, Num]], larger: Larger) -> None:
+        """Wait for what a blocking task waits for on its stage's side streams."""
+        for index in step.waits:
+            self.wait(*ends[index], larger)
+        for stream in step.drains:
+            queued = self.streams.get(stream, [])
+            for category, end in queued:
+                self.wait(category, end, larger)
+            queued.clear()
+
     def note(self, begin: Num, until: Num, turned_to: Num | None = None) -> None:
         """Keep the start of a step, until when it is slowed, and when the host turned to it."""
         if self.starts is not None:
@@ -147,7 +179,19 @@ def walk(plan: Plan, larger: Larger, smaller: Larger, *, traced: bool = False) -
     return _Walk(plan, larger, smaller, traced=traced).run()
 
 
-def _fresh(plan: Plan, *, traced: bool) -> StageWalk:
+def fresh(plan: Plan, *, traced: bool) -> StageWalk:
+    """What is known of a stage before it begins.
+
+    Parameters
+    ----------
+    plan : Plan
+    traced : bool
+        Whether to keep the start of every step.
+
+    Returns
+    -------
+    StageWalk
+    """
     state = StageWalk([] if traced else None, plan.slowdown, plan.synchronous_messages)
     if plan.slowdown is not None:
         state.waits[INTERFERENCE] = 0.0
@@ -162,7 +206,7 @@ class _Walk:
         self.plan = plan
         self.larger = larger
         self.smaller = smaller
-        self.stages = [_fresh(plan, traced=traced) for _ in plan.stages]
+        self.stages = [fresh(plan, traced=traced) for _ in plan.stages]
         self.arrived: dict[PassKey, Num] = {}
         self.present: dict[Meeting, dict[int, Num]] = {}
         self.waiting: dict[PassKey | Meeting, list[int]] = {}
@@ -191,8 +235,12 @@ class _Walk:
         larger, smaller = self.larger, self.smaller
         on_the_wire: Num = 0.0
         idle: Num = 0.0
-        for position, item in enumerate(self.plan.stages[stage].passes):
+        passes = self.plan.stages[stage].passes
+        each = len(passes) // self.plan.iterations
+        for position, item in enumerate(passes):
             state.position = position
+            if position and position % each == 0:
+                state.ends.append(state.clock)
             for key, seconds in item.needs:
                 if key not in self.arrived:
                     yield key
@@ -208,7 +256,7 @@ class _Walk:
                 if isinstance(step, Run):
                     state.run(step, larger)
                 elif isinstance(step, Queued):
-                    self._queue(state, step, ends)
+                    state.enqueue(step, ends, larger)
                 else:
                     yield from self._sync(stage, step, ends)
             for key, seconds in item.sends:
@@ -217,39 +265,15 @@ class _Walk:
                 state.messaged(larger)
         state.waits[PIPELINE] = state.waits[PIPELINE] + on_the_wire
         state.waits[BUBBLE] = state.waits[BUBBLE] + idle
+        state.ends.append(state.clock)
         for queued in state.streams.values():
             for category, end in queued:
                 state.wait(category, end, larger)
         state.end = state.clock
 
-    def _queue(self, state: StageWalk, step: Queued, ends: dict[int, tuple[str, Num]]) -> None:
-        larger = self.larger
-        queued = state.streams.setdefault(step.stream, [])
-        begin = state.clock
-        if state.issued is not None:
-            state.issued = state.issued + step.host
-            begin = larger(begin, state.issued)
-        if queued:
-            begin = larger(begin, queued[-1][1])
-        for index in step.waits:
-            begin = larger(begin, ends[index][1])
-        for stream in step.drains:
-            if state.streams.get(stream):
-                begin = larger(begin, state.streams[stream][-1][1])
-        end = begin + step.seconds
-        ends[step.number] = (step.category, end)
-        enqueue(queued, step.category, end)
-        state.queue(begin, end, larger, slows=step.slows)
-
     def _sync(self, stage: int, step: Sync, ends: dict[int, tuple[str, Num]]) -> Waiting:
         state = self.stages[stage]
-        for index in step.waits:
-            state.wait(*ends[index], self.larger)
-        for stream in step.drains:
-            queued = state.streams.get(stream, [])
-            for category, end in queued:
-                state.wait(category, end, self.larger)
-            queued.clear()
+        state.await_streams(step, ends, self.larger)
         state.issue(step.host, step.lag, self.larger)
         if step.rendezvous:
             yield from self._meet(stage, step.rendezvous)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardsim.engine.accounts import HOST
+from shardsim.engine.accounts import HOST, JITTER, STRAGGLERS
 from shardsim.engine.interference import INTERFERENCE
 from shardsim.values.results import StageAccount, WaterfallStep
-
-COMMUNICATION = ("tp", "pp", "dp", "cp", "ep")
-"""Axes whose exposed communication is reported (-)."""
 
 _TITLES = {
     "gemm": "matrix products below peak",
@@ -22,8 +19,11 @@ _TITLES = {
     "pp": "pipeline communication",
     "dp": "data-parallel communication",
     "optimizer": "optimizer and gradient norm",
+    "data": "waiting for the next batch",
     HOST: "waiting for the host to launch kernels",
     INTERFERENCE: "slowed by overlapping communication",
+    STRAGGLERS: "waiting for slower ranks of a group",
+    JITTER: "passes that took longer at random",
     "bubble": "pipeline bubble and waiting for other stages",
 }
 

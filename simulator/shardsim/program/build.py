@@ -14,10 +14,12 @@ from typing import TypeAlias
 
 from shardsim.errors import InputError, Problem
 from shardsim.program.launch import after, as_graph
+from shardsim.program.loading import with_loading
 from shardsim.program.machine import Machine
 from shardsim.program.overlap import paired
 from shardsim.program.passes import Passes
 from shardsim.program.replicas import Replicas
+from shardsim.values.hardware import GroupShape
 from shardsim.values.num import any_of, first_of
 from shardsim.values.program import Block, Pair, PassKind, PipelineSchedule, Place, Program, Task, passes_of
 from shardsim.values.training import TrainingRun
@@ -28,16 +30,19 @@ from shardsim.workload.schedules import schedule_of
 from shardsim.workload.stages import ChunkContent, chunk_contents
 
 _Work: TypeAlias = tuple[tuple[LayerKind, ...], bool, bool, int]
+_Situation: TypeAlias = tuple[tuple[bool, ...], _Work | None]
 _NAMES: Mapping[PassKind, str] = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
-def build(run: TrainingRun) -> Program:
+def build(run: TrainingRun, odd: Mapping[str, GroupShape] | None = None) -> Program:
     """Build the program of one iteration.
 
     Parameters
     ----------
     run : TrainingRun
         Stages, chunks and micro-batches are scalars; other degrees may be arrays over layouts.
+    odd : mapping of str to GroupShape, optional
+        By axis, how groups lie that do not lie as usual.
 
     Returns
     -------
@@ -49,16 +54,17 @@ def build(run: TrainingRun) -> Program:
     InputError
         Overlapped collectives occupy more multiprocessors than the device can spare.
     """
-    return _Builder(run).program()
+    return _Builder(run, odd or {}).program()
 
 
 @dataclass(frozen=True)
 class _Builder:
     run: TrainingRun
+    odd: Mapping[str, GroupShape]
 
     @cached_property
     def machine(self) -> Machine:
-        return Machine(self.run)
+        return Machine(self.run, self.odd)
 
     @cached_property
     def schedule(self) -> PipelineSchedule:
@@ -92,7 +98,9 @@ class _Builder:
             synchronous_messages=self.synchronous_messages,
             first_blocks=self.blocks(first=True),
             pairs=self.pairs(),
-            prologues=tuple(replicas.prologue(stage) for stage in range(schedule.stages)),
+            prologues=tuple(
+                with_loading(self.run, schedule, stage, replicas.prologue(stage)) for stage in range(schedule.stages)
+            ),
         )
 
     # ---- passes -----------------------------------------------------------------------------------------------
@@ -100,15 +108,15 @@ class _Builder:
     def blocks(self, *, first: bool = False, last: bool = False) -> dict[tuple[int, str, int], Block]:
         """Blocks of the kinds of passes that the schedule has, one for all places with the same content.
 
-        Those of first or last passes only where they differ, one for each place.
+        Those of first or last passes only where they differ, one for all places in the same situation.
         """
-        made: dict[tuple[PassKind, _Work, Place | None], Block] = {}
+        made: dict[tuple[PassKind, _Work, _Situation | None], Block] = {}
         found: dict[tuple[int, str, int], Block] = {}
         for place, kind in self.kinds:
             if (first or last) and not self.replicas.differs(place, kind, first=first, last=last):
                 continue
             content, own = self.contents[place], place if first or last else None
-            key = (kind, self.work(content), own)
+            key = (kind, self.work(content), None if own is None else self.situation(own))
             if key not in made:
                 segments = self.passes.segments(kind, content)
                 tasks = self.replicas.dressed(segments, kind, own, first=first, last=last)
@@ -129,6 +137,11 @@ class _Builder:
                     made[key] = Block("forward and backward", tasks)
                 found[stage, *chunks] = made[key]
         return found
+
+    def situation(self, place: Place) -> _Situation:
+        """What sets the first and last passes of a chunk apart, besides what it holds."""
+        following = self.replicas.following(place)
+        return self.replicas.standing(place), None if following is None else self.work(self.contents[following])
 
     def work(self, content: ChunkContent) -> _Work:
         """What sets the passes of a chunk apart: the kinds of its layers, its ends, what else it predicts."""

@@ -1,9 +1,9 @@
 """Coalescing: runs of operators that touch nothing shared become one task each.
 
-A blocking task that waits for nothing but its turn, and stays inside its NVLink domain, only moves its stage's clocks,
-that of its device and that of its host. A run of such tasks moves them as one task would (`run_lag`), so the engines
-need one step for the whole run, and the result is the same. Coalesced throughout, a program is the price list: seconds
-by stage, pass and chunk, as scalars or as arrays over layouts.
+A blocking task that waits for nothing but its turn, and uses no link that others may use, only moves its stage's
+clocks, that of its device and that of its host. A run of such tasks moves them as one task would (`run_lag`), so the
+engines need one step for the whole run, and the result is the same. Coalesced throughout, a program is the price list:
+seconds by stage, pass and chunk, as scalars or as arrays over layouts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from shardsim.errors import ProgramError
+from shardsim.values.lanes import ALONE, Sharing
 from shardsim.values.num import Num, any_of, larger
 from shardsim.values.program import Block, Program, Task
 
@@ -25,13 +26,15 @@ MIXED = "mixed"
 """Category of a coalesced task whose seconds belong to several; ``parts`` has them apart."""
 
 
-def coalesce(program: Program) -> Program:
+def coalesce(program: Program, sharing: Sharing = ALONE) -> Program:
     """Merge the runs of tasks that touch nothing shared.
 
     Parameters
     ----------
     program : Program
         Operator by operator; scalar or array seconds.
+    sharing : Sharing
+        Links and groups that are shared besides.
 
     Returns
     -------
@@ -45,18 +48,26 @@ def coalesce(program: Program) -> Program:
         A task waits for one that is not an earlier, non-blocking task of its block.
     """
     side = side_streams(program)
+    done: dict[tuple[int, frozenset[str], frozenset[str]], Block] = {}
+
+    def of_stage(stage: int, block: Block) -> Block:
+        contested = sharing.contested.get(stage, frozenset())
+        key = (id(block), side[stage], contested)
+        if key not in done:
+            done[key] = _coalesce_block(block, side[stage], contested, sharing.axes)
+        return done[key]
 
     def merged(blocks: Mapping[_Key, Block]) -> dict[_Key, Block]:
-        return {key: _coalesce_block(block, side[key[0]]) for key, block in blocks.items()}
+        return {key: of_stage(key[0], block) for key, block in blocks.items()}
 
     return replace(
         program,
         blocks=merged(program.blocks),
         last_blocks=merged(program.last_blocks),
-        epilogues=tuple(_coalesce_block(block, side[stage]) for stage, block in enumerate(program.epilogues)),
+        epilogues=tuple(of_stage(stage, block) for stage, block in enumerate(program.epilogues)),
         first_blocks=merged(program.first_blocks),
         pairs=merged(program.pairs),
-        prologues=tuple(_coalesce_block(block, side[stage]) for stage, block in enumerate(program.prologues)),
+        prologues=tuple(of_stage(stage, block) for stage, block in enumerate(program.prologues)),
     )
 
 
@@ -98,7 +109,12 @@ def side_streams(program: Program) -> Mapping[int, frozenset[str]]:
     return {stage: frozenset(streams) for stage, streams in found.items()}
 
 
-def free_runs(tasks: Sequence[Task], side: frozenset[str]) -> Iterator[tuple[bool, tuple[int, ...]]]:
+def free_runs(
+    tasks: Sequence[Task],
+    side: frozenset[str],
+    contested: frozenset[str] = frozenset(),
+    axes: frozenset[str] = frozenset(),
+) -> Iterator[tuple[bool, tuple[int, ...]]]:
     """Split a block into runs that touch nothing shared and the tasks between them.
 
     Parameters
@@ -107,6 +123,10 @@ def free_runs(tasks: Sequence[Task], side: frozenset[str]) -> Iterator[tuple[boo
         A block, in order of issue.
     side : frozenset of str
         The stage's side streams, from `side_streams`.
+    contested : frozenset of str
+        Link classes of the stage on which transfers may meet.
+    axes : frozenset of str
+        Axes whose collectives are meetings of several lanes.
 
     Yields
     ------
@@ -115,7 +135,7 @@ def free_runs(tasks: Sequence[Task], side: frozenset[str]) -> Iterator[tuple[boo
     indices : tuple of int
         Positions in ``tasks``; always a single one when not ``free``.
     """
-    for free, group in groupby(range(len(tasks)), key=lambda index: _is_free(tasks[index], side)):
+    for free, group in groupby(range(len(tasks)), key=lambda index: _is_free(tasks[index], side, contested, axes)):
         if free:
             yield True, tuple(group)
         else:
@@ -222,28 +242,35 @@ def has_host(task: Task) -> bool:
     return task.lag is not None or (takes_time if isinstance(takes_time, bool) else any_of(takes_time))
 
 
-def _is_free(task: Task, side: frozenset[str]) -> bool:
-    shared = task.waits or task.drains or task.rendezvous or task.stream in side or _meets_others(task)
-    return task.blocking and not shared and not task.synchronises
+def _is_free(task: Task, side: frozenset[str], contested: frozenset[str], axes: frozenset[str]) -> bool:
+    shared = task.waits or task.drains or task.rendezvous or task.stream in side
+    return task.blocking and not shared and not task.synchronises and not _meets_others(task, contested, axes)
 
 
-def _meets_others(task: Task) -> bool:
-    """Whether a transfer crosses links that other groups or stages use as well.
+def _meets_others(task: Task, contested: frozenset[str], axes: frozenset[str]) -> bool:
+    """Whether a transfer crosses links that other groups or stages use as well, or its group has several lanes.
 
-    Those of tensor parallelism do where they leave their NVLink domain. The others count as if they always did: how
-    many events a program has must not depend on the number of replicas.
+    Those of tensor parallelism cross such links where they leave their NVLink domain, or where something else may be
+    under way inside it. The others count as if they always did: how many events a program has must not depend on the
+    number of replicas.
     """
     transfer = task.transfer
-    return transfer is not None and (task.stream != "tp" or any_of(transfer.wire.get("nic", 0.0) > 0))
+    if transfer is None:
+        return False
+    if task.stream != "tp" or any_of(transfer.wire.get("nic", 0.0) > 0):
+        return True
+    if task.moves is not None and task.moves[0] in axes:
+        return True
+    return any(any_of(transfer.uses(link)) for link in contested)
 
 
-def _coalesce_block(block: Block, side: frozenset[str]) -> Block:
+def _coalesce_block(block: Block, side: frozenset[str], contested: frozenset[str], axes: frozenset[str]) -> Block:
     problems = waiting_problems(block)
     if problems:
         raise ProgramError("\n".join(problems))
     merged: list[Task] = []
     moved: dict[int, int] = {}
-    for free, indices in free_runs(block.tasks, side):
+    for free, indices in free_runs(block.tasks, side, contested, axes):
         if free:
             merged.append(_merge([block.tasks[index] for index in indices]))
             continue

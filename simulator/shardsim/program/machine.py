@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+import numpy as np
 
 from shardsim.cost.collectives import collective_transfer, message_transfer
 from shardsim.cost.exchange import exchange_transfer
@@ -52,9 +54,12 @@ class Machine:
     Parameters
     ----------
     run : TrainingRun
+    odd : mapping of str to GroupShape
+        By axis, how groups lie that do not lie as usual.
     """
 
     run: TrainingRun
+    odd: Mapping[str, GroupShape] = field(default_factory=dict)
 
     @cached_property
     def shapes(self) -> dict[str, GroupShape]:
@@ -72,10 +77,24 @@ class Machine:
             shapes["edp_shard"] = group_shape(cluster, apart, "edp")
         # Gradients are reduced over all ranks that hold the same parameters. Two stages that hold copies of the same
         # layers are priced as the outermost two, which are farthest from each other.
-        return {**shapes, "dp": group_shape(cluster, layout, "dp_cp"), "copies": shapes["embedding"]}
+        usual = {**shapes, "dp": group_shape(cluster, layout, "dp_cp"), "copies": shapes["embedding"]}
+        return {**usual, **self.odd}
 
     def transfer(self, operator: Collective | TokenExchange) -> Transfer:
         """What a collective, or tokens on their way, do to the links of their group."""
+        if isinstance(operator, TokenExchange) or isinstance(operator.size, np.ndarray):
+            return self._transfer(operator)
+        key = (operator.kind, operator.axis, operator.size)
+        if key not in self._transfers:
+            self._transfers[key] = self._transfer(operator)
+        return self._transfers[key]
+
+    @cached_property
+    def _transfers(self) -> dict[tuple[str, str, float], Transfer]:
+        """Transfers of one layout's collectives by what decides them, worked out once."""
+        return {}
+
+    def _transfer(self, operator: Collective | TokenExchange) -> Transfer:
         run = self.run
         if isinstance(operator, TokenExchange):
             shape = self.shapes["ep"]
@@ -118,6 +137,7 @@ class Machine:
             nic_share=hop.nic_share,
             cluster=self.run.cluster,
             fabric=self.run.profile.fabric,
+            far_load=hop.far_load,
         )
 
     def task(self, operator: Operator, *, recomputed: bool = False) -> Task:
@@ -140,6 +160,8 @@ class Machine:
             )
         run = self.run
         seconds = compute_seconds(operator, run.cluster.device, run.profile.kernels, run.wide_type)
+        if isinstance(operator, Gemm) and operator.role == "wgrad" and operator.data_type:
+            seconds = seconds * run.framework.narrow_weights_time
         flop = 0.0 if isinstance(operator, OptimizerStep) else operator.flop
         category = "recompute" if recomputed else category_of(operator)
         host = launch_seconds(operator, run.profile.host, seconds)

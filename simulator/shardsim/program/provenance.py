@@ -58,6 +58,10 @@ def _compute(run: TrainingRun) -> Iterator[CostNote]:
             weakest = least_trusted(*(kernels.provenance[key] for key in tiles))
             constant = next(key for key in tiles if kernels.provenance[key] == weakest)
             yield note(f"{what}, tiles and waves", f"{len(tiles)} constants in {data_type}", constant)
+    weights = run.framework.narrow_weights_provenance
+    if low is not None and weights is not None:
+        text = f"{run.framework.narrow_weights_time:g} times as long by {run.framework.name}'s own kernels"
+        yield CostNote("weight gradients of linear layers", text, weights)
     grouped = kernels.gemm[run.linear_type].grouped
     if run.model.moe is not None and run.framework.expert_products == "one_kernel" and grouped is not None:
         text = f"{grouped.slowdown:.3g} times as long as single ones in {run.linear_type}, and "

@@ -208,7 +208,7 @@ class Replicas:
         """
         stage, chunk = place
         chunks = self._chunks_in_turn(stage)
-        turn, second = chunks.index(chunk), self._second(stage)
+        turn, second, following = chunks.index(chunk), self._second(stage), self.following(place)
         if turn == 0 and stage > 0 and second is not None:  # all of it has been seen to in the prologue
             return units, ()
         units = [Unit((pause("wait for parameters", self._streams),), 0.0), *units]
@@ -219,14 +219,32 @@ class Replicas:
                 for experts, each in by_replicas([NOTHING, *sizes])
                 for gather in gathers_in_buckets(each, self._elements(place))
             )
-        if turn + 1 < len(chunks):
-            gathers += self._buckets((stage, chunks[turn + 1]))
+        if following is not None:
+            gathers += self._buckets(following)
         return units, gathers
+
+    def following(self, place: Place) -> Place | None:
+        """The chunk of a stage that begins after another one."""
+        stage, chunk = place
+        chunks = self._chunks_in_turn(stage)
+        after = chunks.index(chunk) + 1
+        return (stage, chunks[after]) if after < len(chunks) else None
+
+    def standing(self, place: Place) -> tuple[bool, ...]:
+        """What the first and last passes of a chunk depend on, besides what it and the one that follows hold."""
+        chunks = self._chunks_in_turn(place[0])
+        return place == (0, 0), place[0] == 0, place[1] == chunks[0], len(chunks) > 1, self.following(place) == (0, 0)
 
     def _chunks_in_turn(self, stage: int) -> list[int]:
         """Chunks of a stage in the order of their first forward passes."""
-        passes = (item.forward if isinstance(item, Pair) else item for item in self.schedule.orders[stage])
-        return list(dict.fromkeys(item.chunk for item in passes if item.kind == "F"))
+        if stage not in self._turns:
+            passes = (item.forward if isinstance(item, Pair) else item for item in self.schedule.orders[stage])
+            self._turns[stage] = list(dict.fromkeys(item.chunk for item in passes if item.kind == "F"))
+        return self._turns[stage]
+
+    @cached_property
+    def _turns(self) -> dict[int, list[int]]:
+        return {}
 
     @property
     def _scatters(self) -> bool:

@@ -16,9 +16,11 @@ from shardsim.program.provenance import fabric_here
 from shardsim.program.routed import busiest, expert_choices, loads_of, remarks
 from shardsim.schema.catalog import is_path
 from shardsim.schema.changes import unknown_changes
+from shardsim.schema.conditions import conditions_of
 from shardsim.schema.framework import load_framework
 from shardsim.schema.hardware import load_cluster, load_fabric_profile
 from shardsim.schema.hosts import load_host_profile
+from shardsim.schema.iterations import checkpoint_of, loading_of
 from shardsim.schema.kernels import load_kernel_profile
 from shardsim.schema.model import load_model
 from shardsim.schema.rules import load_rules
@@ -109,6 +111,12 @@ def resolve(request: RunRequest, data: Sequence[Path] = (), *, priced: bool = Tr
     apart = softmax_warning(model, layout, batch, framework)
     warnings = warnings if apart is None else (*warnings, apart)
     run = TrainingRun(model, cluster, layout, batch, framework, profile, precision, warnings)
+    run = replace(
+        run,
+        conditions=conditions_of(request.conditions),
+        loading=loading_of(request.loading),
+        checkpoint=checkpoint_of(request.checkpoint),
+    )
     run = replace(run, warnings=(*warnings, *_recomputed_in_vain(run), *misaligned(run), *_straddling(run)))
     return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))
 
@@ -184,7 +192,7 @@ def _assumptions(
     if request.layout.reshard is not None and zero < 3:
         yield f"reshard changes nothing under ZeRO {zero}: parameters are whole on every rank"
     for name in request.set:
-        if name.startswith(_UNPRICED):
+        if name.startswith(_UNPRICED) and not (name.startswith("cluster.pcie") and request.checkpoint is not None):
             yield f"{name} changes no price in this version"
 
 

@@ -74,7 +74,7 @@ def any_of(condition: Truth) -> bool:
     >>> any_of(False)
     False
     """
-    return bool(np.any(condition))
+    return condition if isinstance(condition, bool) else bool(np.any(condition))
 
 
 def first_of(x: Num) -> float:

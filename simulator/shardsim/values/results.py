@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from shardsim.values.num import Num
 from shardsim.values.program import Item, Place
@@ -14,6 +14,8 @@ from shardsim.values.training import TrainingRun
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+WaitedAt = Literal["group", "meeting", "message"]
 
 PAIR = "F&B"
 """A forward and a backward pass that run as one, as a kind of pass."""
@@ -43,6 +45,46 @@ class StageAccount:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneName:
+    """A class of ranks that do the same, as timelines and accounts name it.
+
+    Parameters
+    ----------
+    stage : int
+        Pipeline stage of its ranks.
+    ranks : int
+        How many ranks it stands for (-).
+    name : str
+        What sets it apart, such as ``slow node 5``; empty where a stage has one lane.
+    column : int
+        Pipelines that are alike have one number: messages stay within a column.
+    """
+
+    stage: int
+    ranks: int
+    name: str = ""
+    column: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """How much of a link is in use over one iteration: a step function.
+
+    Parameters
+    ----------
+    name : str
+    seconds : ndarray of float
+        When it changes [s], ascending, shape (n,).
+    share : ndarray of float
+        Share of the link's capacity in use from each of these moments to the next (-), shape (n,).
+    """
+
+    name: str
+    seconds: NDArray[np.float64]
+    share: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Every task that ran, in columns of equal length.
 
@@ -64,6 +106,12 @@ class Timeline:
         shape (tasks, 2); -1 outside pairs. None where there are none.
     chains : tuple of tuple of (int, int)
         The ways of micro-batches through the stages, as in ``PipelineSchedule``; empty where the engine did not say.
+    lane : ndarray of int or None
+        Index into ``lanes``, shape (tasks,). None where every stage is one lane.
+    lanes : tuple of LaneName
+        Classes of ranks that do the same; empty where the engine did not say.
+    links : tuple of LinkUse
+        Links that transfers of several kinds cross; empty where nothing can meet.
     """
 
     start: NDArray[np.float64]
@@ -76,6 +124,76 @@ class Timeline:
     kind: NDArray[np.int64] | None = None
     paired: NDArray[np.int64] | None = None
     chains: tuple[tuple[Place, ...], ...] = ()
+    lane: NDArray[np.int64] | None = None
+    lanes: tuple[LaneName, ...] = ()
+    links: tuple[LinkUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """How far an event simulation got that did not finish.
+
+    Parameters
+    ----------
+    reached_s : float
+        Simulated time [s].
+    events : int
+        Processed (-).
+    passes_done, passes : int
+        Of all lanes together (-).
+    timeline : Timeline or None
+        The tasks that have finished.
+    """
+
+    reached_s: float
+    events: int
+    passes_done: int
+    passes: int
+    timeline: Timeline | None = None
+
+    @property
+    def progress(self) -> str:
+        """In words."""
+        return f"{self.reached_s:.6g} s simulated, {self.passes_done} of {self.passes} passes finished"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneAccount:
+    """Where the time of one class of ranks went.
+
+    Parameters
+    ----------
+    lane : LaneName
+    seconds : mapping of str to Num
+        By category, as in ``StageAccount`` [s].
+    end : float
+        When its last task ended, of all iterations [s].
+    """
+
+    lane: LaneName
+    seconds: Mapping[str, Num]
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long one class of ranks waited for another.
+
+    Parameters
+    ----------
+    waiting, late : int
+        Lanes.
+    at : {"group", "meeting", "message"}
+        A collective that began when the last lane of its group came, a meeting of stages that did, or a message that
+        arrived when it had been sent.
+    seconds : float
+        [s].
+    """
+
+    waiting: int
+    late: int
+    at: WaitedAt
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +205,17 @@ class Execution:
     engine : str
         ``closed``, ``listing`` or ``des``.
     iteration_s : Num
-        Makespan [s]; an array when the program held arrays.
+        Makespan, over the iterations [s]; an array when the program held arrays.
     stages : tuple of StageAccount
     events : int or None
         Events processed (-), for the event engine.
     timeline : Timeline or None
+    lanes : tuple of LaneAccount
+        Classes of ranks that do the same; empty where every stage is one and nobody asked.
+    waited : tuple of Wait
+        Which lanes waited for which, at messages and meetings.
+    ends : tuple of Num
+        Of several iterations, when each ended on the last stage to end it [s]; empty for one.
     """
 
     engine: str
@@ -99,6 +223,9 @@ class Execution:
     stages: tuple[StageAccount, ...]
     events: int | None = None
     timeline: Timeline | None = None
+    lanes: tuple[LaneAccount, ...] = ()
+    waited: tuple[Wait, ...] = ()
+    ends: tuple[Num, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +354,8 @@ class Prediction:
     waterfall : tuple of WaterfallStep
     costs : tuple of CostNote
     warnings : tuple of str
+    usual_s : float or None
+        Iteration time on a machine in which everything is as it should be [s]; None where it is.
     """
 
     run: TrainingRun
@@ -246,3 +375,4 @@ class Prediction:
     waterfall: tuple[WaterfallStep, ...]
     costs: tuple[CostNote, ...]
     warnings: tuple[str, ...] = field(default=())
+    usual_s: float | None = None

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from shardsim.values.conditions import NORMAL, Conditions
 from shardsim.values.hardware import Cluster, Profile
+from shardsim.values.iterations import Checkpoint, Loading
 from shardsim.values.num import Num, smaller
 from shardsim.values.program import PipelineSchedule
+from shardsim.values.provenance import Provenance
 
 Recompute = Literal["none", "selective", "full"]
 RecomputeMethod = Literal["uniform", "block"]
@@ -462,6 +465,11 @@ class Framework:
     attention_output_bytes : float
         Bytes of an element of the attention output, where linear layers run below 16 bits and it is kept once for both
         the kernel and the projection behind it (-); 0 where each has its own.
+    narrow_weights_time : float
+        Time that products for weight gradients take below 16 bits, over that of the library which the device's profile
+        was fitted to (-): of stacks with kernels of their own.
+    narrow_weights_provenance : Provenance or None
+        Where that comes from; None where it is 1.
     """
 
     name: str
@@ -539,6 +547,8 @@ class Framework:
     delays_weights: bool = False
     narrow_activation_inputs: bool = False
     attention_output_bytes: float = 0.0
+    narrow_weights_time: float = 1.0
+    narrow_weights_provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,6 +568,12 @@ class TrainingRun:
         below 16 bits (``fp8-delayed`` ..., see :mod:`shardsim.workload.quantization`).
     warnings : tuple of str
         What was changed or assumed on the way here.
+    conditions : Conditions
+        What is not as it should be on the machine.
+    loading : Loading or None
+        How the next batch is loaded; None where that is in nobody's way.
+    checkpoint : Checkpoint or None
+        How states are saved; None where they are not.
     """
 
     model: Model
@@ -568,6 +584,9 @@ class TrainingRun:
     profile: Profile
     precision: str
     warnings: tuple[str, ...] = ()
+    conditions: Conditions = NORMAL
+    loading: Loading | None = None
+    checkpoint: Checkpoint | None = None
 
     @property
     def peak_type(self) -> str:
