@@ -6,7 +6,6 @@ The functions here are loaded when first used: ``import shardsim`` and ``shardsi
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["InputError", "memory", "scale", "simulate", "validate_runs"]
 
-__version__ = _version("shardsim")
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("shardsim")
     if name in __all__:
         return getattr(import_module("shardsim.errors" if name == "InputError" else "shardsim.api"), name)
     raise AttributeError(f"module 'shardsim' has no attribute {name!r}")

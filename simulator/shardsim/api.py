@@ -34,6 +34,7 @@ def simulate(
     engine: EngineName = "des",
     detail: Detail = "stages",
     timeline: bool = False,
+    iterations: int = 1,
     data: Sequence[str | Path] = (),
     **keys: Any,
 ) -> Prediction:
@@ -47,6 +48,8 @@ def simulate(
     detail : {"stages", "operators"}
     timeline : bool
         Whether to record every task.
+    iterations : int
+        How many follow each other (-); times are then their mean.
     data : sequence of path
         Folders with topologies/ and workloads/ of your own.
     **keys
@@ -62,9 +65,10 @@ def simulate(
     InputError
         Every problem of the input, together.
     """
-    _check_choices(engine, detail, timeline=timeline)
+    _check_choices(engine, detail, timeline=timeline, iterations=iterations)
     request = _request(run, keys)
-    return predict(resolve(request, _paths(data)), engine=engine, detail=detail, timeline=timeline)
+    resolved = resolve(request, _paths(data))
+    return predict(resolved, engine=engine, detail=detail, timeline=timeline, iterations=iterations)
 
 
 def memory(
@@ -160,7 +164,7 @@ def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> Valid
     return _validate_runs(Path(path), _paths(data))
 
 
-def _check_choices(engine: str, detail: str, *, timeline: bool) -> None:
+def _check_choices(engine: str, detail: str, *, timeline: bool, iterations: int) -> None:
     problems = [
         Problem(f"{value!r} is no {name}", name, f"one of {', '.join(known)}")
         for name, value, known in (("engine", engine, get_args(EngineName)), ("detail", detail, get_args(Detail)))
@@ -168,6 +172,8 @@ def _check_choices(engine: str, detail: str, *, timeline: bool) -> None:
     ]
     if timeline and engine == "closed":
         problems.append(Problem("the closed form has no timeline", "timeline", "use engine 'listing' or 'des'"))
+    if iterations < 1:
+        problems.append(Problem(f"{iterations} iterations", "iterations", "a whole number, 1 or more"))
     if problems:
         raise InputError(problems)
 

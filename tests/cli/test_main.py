@@ -64,6 +64,24 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
+def test_a_prediction_as_json_loads_no_library_of_tables_graphs_or_drawings() -> None:
+    done = _python(
+        """
+        import sys
+        from shardsim.cli.main import main
+        try:
+            main("simulate --model llama-2-7b --cluster dgx-a100 --gpus 8 --tp 2 --pp 2 --global-batch 8 --seq 2048"
+                 " --zero 1 --detail operators --json".split())
+        except SystemExit as error:
+            assert not error.code, error.code
+        unwanted = ("scipy", "pandas", "networkx", "matplotlib", "jinja2", "rich", "shardsim.schema.huggingface")
+        print("loaded:", *[name for name in unwanted if name in sys.modules])
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "loaded:"
+
+
 def test_help_lists_every_command_with_a_line() -> None:
     shown = _run("--help").output
     for name, entry in COMMANDS.items():

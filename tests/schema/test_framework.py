@@ -35,6 +35,13 @@ def test_megatron_core_runs_flash_attention_with_a_distributed_optimizer() -> No
     assert (core.attention, core.default_zero, core.sequence_parallel, core.recipe) == ("flash", 1, True, "bf16")
 
 
+def test_a_ratio_of_a_stack_comes_with_its_source() -> None:
+    deepseek, core = load_framework("deepseek"), load_framework("megatron-core")
+    assert deepseek.narrow_weights_provenance is not None
+    assert "pull request 95" in deepseek.narrow_weights_provenance.source
+    assert (core.narrow_weights_time, core.narrow_weights_provenance) == (1.0, None)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -26,9 +27,15 @@ PIPE_CLOSED = 141
 TERMINATED = 143
 """Exit status after SIGTERM."""
 
+_OBJECTS = 50_000
+"""New objects after which Python looks for garbage; its own 700 have it search what a command keeps, over and over."""
+
 COMMANDS = {
     "simulate": LazyCommand(
         "shardsim.cli.simulate:simulate", "How long does one iteration take, why, and does it fit?"
+    ),
+    "critical": LazyCommand(
+        "shardsim.cli.critical:critical", "What does an iteration wait for, and what if that were quicker?"
     ),
     "memory": LazyCommand("shardsim.cli.memory:memory", "Does it fit, stage by stage, and what would make it fit?"),
     "scale": LazyCommand("shardsim.cli.scale:scale", "How does it scale over a list of GPU counts?"),
@@ -93,6 +100,7 @@ class Root(LazyGroup):
 
         if not standalone_mode:
             return run()
+        gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
         with _terminate_cleanly():
             try:
                 status = run()

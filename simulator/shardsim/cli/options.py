@@ -57,7 +57,7 @@ def _routing(text: str) -> str | dict[str, Any]:
     }
 
 
-SECTIONS = ("layout", "batch", "routing")
+SECTIONS = ("layout", "batch", "routing", "conditions", "loading", "checkpoint")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev")
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 """Names for the help; what knows them takes too long to load for it."""

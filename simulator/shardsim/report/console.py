@@ -7,8 +7,10 @@ import io
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 WIDTH = 100
 """Columns that every report fits into."""
@@ -52,6 +54,8 @@ def to_text(
     >>> to_text("iteration time", width=20)
     'iteration time\n'
     """
+    from rich.console import Console  # noqa: PLC0415  # what prints JSON needs none of it
+
     buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="\n")
     console = Console(
         file=buffer,
@@ -87,6 +91,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Callable[
     if not sys.stderr.isatty():
         yield lambda _steps: None
         return
+    from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()]

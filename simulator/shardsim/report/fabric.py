@@ -204,7 +204,7 @@ def _legend(axes: Axes, graph: Graph, cluster: Cluster) -> None:
             label = f"{title}: {format_bandwidth(found['bandwidth'])}, {format_time(found['latency'])}"
             handles.append(Line2D([], [], color=colour, linewidth=2.0, label=label))
     leaf = "one set of rail switches" if cluster.rail_optimized else "one leaf"
-    spine = f"{cluster.oversubscription:g}:1 to the spines"
+    spine = "cables to neighbours on a torus" if cluster.torus else f"{cluster.oversubscription:g}:1 to the spines"
     axes.figure.legend(
         handles=handles,
         loc="outside lower left",

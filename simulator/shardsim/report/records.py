@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from shardsim.engine.waterfall import COMMUNICATION
+from shardsim.engine.accounts import COMMUNICATION
 from shardsim.errors import ShardsimError
+from shardsim.report.iterations import iterations_record
+from shardsim.report.lanes import lanes_record
 from shardsim.units import gib, gigabytes_per_second, tflops
 from shardsim.values.provenance import Provenance
 from shardsim.values.results import MemoryProfile, Prediction, StageAccount
@@ -67,6 +69,8 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
             for note in prediction.costs
         ],
         "warnings": list(prediction.warnings),
+        **lanes_record(prediction),
+        **iterations_record(prediction),
     }
     return {key: _plain(value, key) for key, value in record.items()}
 

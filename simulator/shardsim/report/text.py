@@ -10,6 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shardsim.report.iterations import iterations_text
+from shardsim.report.lanes import conditions_text
 from shardsim.report.records import AXES, peak_name
 from shardsim.units import format_size, format_time, gib, tflops
 from shardsim.values.num import Num
@@ -48,6 +50,11 @@ def prediction_text(prediction: Prediction) -> RenderableType:
         _section("Memory", _memory_title(prediction.memory)),
         _memory(prediction.memory),
     ]
+    more = iterations_text(prediction)
+    if more:
+        parts += [_section("Beyond one iteration"), *map(_indented, more)]
+    if prediction.usual_s is not None:
+        parts += [_section("Conditions", "what is not as it should be"), *map(_indented, conditions_text(prediction))]
     if prediction.costs:
         parts += [_section("Costs used", "where the seconds come from"), _costs(prediction.costs)]
     if prediction.warnings:

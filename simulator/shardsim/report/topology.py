@@ -56,7 +56,7 @@ def cluster_text(cluster: Cluster) -> RenderableType:
         ("NVLink", f"{_link(cluster.nvlink)} a GPU"),
         ("PCIe", _link(cluster.pcie)),
         ("adapters", f"{adapters} a node: {format_bandwidth(cluster.nic_bandwidth_per_gpu)} a GPU"),
-        ("fabric", f"{rails}, {cluster.nodes_per_leaf} nodes a leaf, {spine}"),
+        ("fabric", _torus(cluster) or f"{rails}, {cluster.nodes_per_leaf} nodes a leaf, {spine}"),
         ("size", f"{cluster.max_gpus:,} GPUs" if cluster.max_gpus is not None else "any"),
         ("profiles", f"{device.compute_profile}, {cluster.fabric_profile}"),
         ("source", cluster.source),
@@ -130,6 +130,7 @@ def topology_record(cluster: Cluster, layout: Layout | None, conversations: Sequ
         "nics_per_node": cluster.nics_per_node,
         "nic_gb_per_s_per_gpu": gigabytes_per_second(cluster.nic_bandwidth_per_gpu),
         "nodes_per_leaf": cluster.nodes_per_leaf,
+        "torus": list(cluster.torus),
         "oversubscription": cluster.oversubscription,
         "rail_optimized": cluster.rail_optimized,
         "max_gpus": cluster.max_gpus,
@@ -228,3 +229,7 @@ def _conversations(cluster: Cluster, conversations: Sequence[Conversation]) -> R
 def _counted(number: int, what: str) -> str:
     plural = {"leaf": "leaves"}.get(what, f"{what}s")
     return f"{number:,} {what if number == 1 else plural}"
+
+
+def _torus(cluster: Cluster) -> str:
+    return f"torus of {' x '.join(map(str, cluster.torus))} nodes" if cluster.torus else ""

@@ -17,7 +17,7 @@ class StrictModel(BaseModel):
     :func:`shardsim.schema.loader.check`, which reports every problem in plain language.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def _quantity(kind: Kind) -> BeforeValidator:

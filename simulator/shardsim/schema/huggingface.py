@@ -22,26 +22,9 @@ from shardsim.schema.huggingface_configs import (
 from shardsim.schema.loader import Document, check
 from shardsim.values.training import Mla, Model, Moe
 
-_MARKS = ("model_type", "architectures", "transformers_version")
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "moe_num_experts")
 _WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "grok-1")
 _GROK_REMARK = "; its gated GELU counted as SwiGLU, and two of the four norms of a layer"
-
-
-def looks_like(document: Document) -> bool:
-    """Tell whether a document is a Hugging Face configuration rather than one of ours.
-
-    Parameters
-    ----------
-    document : Document
-
-    Returns
-    -------
-    bool
-    """
-    return any(mark in document.data for mark in _MARKS) or (
-        document.file.lower().endswith(".json") and "layers" not in document.data
-    )
 
 
 def model_from_config(document: Document, path: Path) -> Model:

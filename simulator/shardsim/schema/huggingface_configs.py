@@ -10,7 +10,7 @@ from shardsim.schema.base import Count
 class _Config(BaseModel):
     """Only the keys that decide a shape are read; files hold many others."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class Gpt2Config(_Config):

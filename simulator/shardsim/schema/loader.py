@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from shardsim.errors import InputError, Problem
 from shardsim.schema.explain import explain
+from shardsim.schema.nodes import PATTERNS, TAG, compose, scalar
 from shardsim.schema.textfile import encoding
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -24,7 +24,6 @@ KeyPath = tuple[str | int, ...]
 MAX_BYTES = 4_000_000
 _MAX_NODES = 400_000
 _CUT_OFF = "it ends too early: is the file cut off?"
-_TAG = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +73,6 @@ def dotted(keys: KeyPath) -> str:
     return text.removeprefix(".")
 
 
-class _CoreLoader(yaml.SafeLoader):
-    """Only composes nodes; which scalar means what follows YAML 1.2's core schema."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  # PyYAML's own form
-
-
-_NULL = re.compile(r"~|null|Null|NULL|")
-_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
-_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(
-    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"  # YAML 1.2, 10.3.2
-)
-for _name, _pattern in (("null", _NULL), ("bool", _BOOL), ("int", _INT), ("float", _FLOAT)):
-    _CoreLoader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})$"), None)
-
-
 class _Walk:
     """Turn composed nodes into plain data: keys are text, aliases are expanded within a bound."""
 
@@ -112,7 +95,7 @@ class _Walk:
         self.lines.setdefault(keys, node.start_mark.line + 1)
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, keys)
-        if node.tag not in (_TAG + "map", _TAG + "seq"):
+        if node.tag not in (TAG + "map", TAG + "seq"):
             raise self.refuse(node, keys, f"the tag {node.tag!r} is not allowed", "leave the tag out")
         self.open.add(id(node))
         result = self.mapping(node, keys) if isinstance(node, yaml.MappingNode) else self.sequence(node, keys)
@@ -138,30 +121,13 @@ class _Walk:
 
     def scalar(self, node: yaml.ScalarNode, keys: KeyPath) -> str | int | float | bool | None:
         text = node.value
-        kind = node.tag.removeprefix(_TAG)
+        kind = node.tag.removeprefix(TAG)
         try:
-            return _scalar(text, kind)
+            return scalar(text, kind)
         except KeyError:
             raise self.refuse(node, keys, f"the tag {node.tag!r} is not allowed", "leave the tag out") from None
         except ValueError:
             raise self.refuse(node, keys, f"{text[:40]!r} cannot be read as {kind}") from None
-
-
-def _scalar(text: str, kind: str) -> str | int | float | bool | None:
-    match kind:
-        case "str":
-            return text
-        case "null":
-            return None
-        case "bool" if _BOOL.fullmatch(text):
-            return text.lower() == "true"
-        case "int":
-            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-        case "float":
-            return float(text.replace(".", "") if text[-1].isalpha() else text)
-        case "bool":
-            raise ValueError(text)
-    raise KeyError(kind)
 
 
 def read_text(path: Path) -> str:
@@ -258,7 +224,7 @@ def parse_yaml(text: str, file: str) -> Document:
     """
     walk = _Walk(file)
     try:
-        root = yaml.compose(text, Loader=_CoreLoader)
+        root = compose(text)
         data = None if root is None else walk.value(root, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -308,10 +274,10 @@ def parse_scalar(text: str) -> str | int | float | bool | None:
     >>> parse_scalar("450e9"), parse_scalar("no"), parse_scalar("true")
     (450000000000.0, 'no', True)
     """
-    for kind, pattern in (("null", _NULL), ("bool", _BOOL), ("int", _INT), ("float", _FLOAT)):
+    for kind, pattern in PATTERNS.items():
         if pattern.fullmatch(text):
             try:
-                return _scalar(text, kind)
+                return scalar(text, kind)
             except ValueError:
                 return text
     return text

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from shardsim.errors import InputError, Problem
-from shardsim.schema import huggingface
 from shardsim.schema.base import Count, StrictModel, Text
 from shardsim.schema.catalog import find
 from shardsim.schema.loader import Document, check, load_yaml
@@ -107,9 +106,21 @@ def load_model(name: str | Mapping[str, Any], extra: Sequence[Path] = (), relati
         return _from_document(Document(dict(name), "model"), "inline")
     path = find("model", name, extra, relative_to)
     document = load_yaml(path)
-    if huggingface.looks_like(document):
-        return huggingface.model_from_config(document, path)
+    if _is_huggingface(document):
+        from shardsim.schema.huggingface import model_from_config  # noqa: PLC0415  # many schemas of which few need one
+
+        return model_from_config(document, path)
     return _from_document(document, path.stem)
+
+
+_MARKS = ("model_type", "architectures", "transformers_version")
+
+
+def _is_huggingface(document: Document) -> bool:
+    """Tell whether a document is a Hugging Face configuration rather than one of ours."""
+    return any(mark in document.data for mark in _MARKS) or (
+        document.file.lower().endswith(".json") and "layers" not in document.data
+    )
 
 
 def _from_document(document: Document, name: str) -> Model:

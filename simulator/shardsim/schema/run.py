@@ -11,7 +11,9 @@ from pydantic import BeforeValidator, Field
 from shardsim.errors import InputError, Problem
 from shardsim.schema.base import Count, StrictModel, Text
 from shardsim.schema.catalog import is_path
+from shardsim.schema.conditions import ConditionsRequest
 from shardsim.schema.flags import FLAGS
+from shardsim.schema.iterations import CheckpointRequest, LoadingRequest
 from shardsim.schema.loader import Document, KeyPath, check, dotted, load_yaml
 from shardsim.schema.megatron import DISPATCHER_NAMES, MEGATRON_NAMES, RecomputeModule, flex_dispatcher, inner_ranks
 from shardsim.schema.routing import RoutingRequest
@@ -137,6 +139,9 @@ class RunRequest(StrictModel):
     mtp: int | None = Field(
         default=None, ge=0, description="further tokens that are predicted, each by a module; the model's if left out"
     )
+    conditions: ConditionsRequest = ConditionsRequest()
+    loading: LoadingRequest | None = None
+    checkpoint: CheckpointRequest | None = None
     set: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="changes to the hardware, such as cluster.nvlink.bandwidth: 450 GB/s"
     )
