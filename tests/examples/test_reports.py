@@ -28,6 +28,10 @@ def rounded(cell):
         return cell
 
 
+LONG = {"dualpipe-or-tp": ("study.py", "moe.py")}
+"""Steps that search for minutes: what follows from their tables is made again, from the tables as they are."""
+
+
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.name)
 def test_a_report_is_what_its_script_makes(report, tmp_path):
     folder = tmp_path / "reports" / report.name
@@ -36,6 +40,12 @@ def test_a_report_is_what_its_script_makes(report, tmp_path):
         for path in report.glob(given):
             shutil.copytree(path, folder / path.name) if path.is_dir() else shutil.copy(path, folder)
     (tmp_path / "workloads").symlink_to(ROOT / "workloads")
+    script = (folder / "run.sh").read_text()
+    for step in LONG.get(report.name, ()):
+        shutil.copy(report / step.replace(".py", ".csv"), folder)
+        assert f"python3 {step}\n" in script
+        script = script.replace(f"python3 {step}\n", "")
+    (folder / "run.sh").write_text(script)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(["bash", str(folder / "run.sh")], check=True, capture_output=True, env=os.environ | {"PATH": path})
     made = {p.name for p in folder.iterdir()}
