@@ -94,7 +94,8 @@ def test_an_example_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 JSON_OUTPUTS = {
-    "shardsim.prediction/1": "simulate workloads/runs/megatron-8.3b-tp8.yaml",
+    "shardsim.prediction/1": "simulate workloads/runs/megatron-8.3b-tp8.yaml --slow-gpu 1=1.1 --iterations 2 "
+    "--checkpoint-every 10 --checkpoint-bandwidth '1 GB/s'",
     "shardsim.critical/1": "critical workloads/runs/megatron-8.3b-tp8.yaml --top 1",
     "shardsim.memory/1": "memory --model megatron-4.2b --cluster dgx-2h --gpus 4 --global-batch 4 --seq 1024",
     "shardsim.scaling/1": "scale workloads/runs/megatron-8.3b-tp8.yaml --gpus 8,16",
@@ -150,6 +151,7 @@ AS_A_WHOLE = {
     "constants_s",
     "weight",
     "stages.seconds",
+    "lanes.seconds",
     "groups",
     "skipped",
     "notes",
