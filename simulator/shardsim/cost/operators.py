@@ -6,6 +6,7 @@ from shardsim.cost.attention import attention_seconds
 from shardsim.cost.gemm import gemm_seconds
 from shardsim.cost.grouped import grouped_gemm_seconds, separate_gemm_seconds
 from shardsim.cost.kernels import memory_bound_seconds
+from shardsim.cost.power import at_its_clock
 from shardsim.values.hardware import Device
 from shardsim.values.kernels import KernelConstants
 from shardsim.values.num import Num, any_of
@@ -33,6 +34,8 @@ def compute_seconds(
     Num
         [s].
     """
+    if isinstance(operator, Gemm | Attention):
+        device = at_its_clock(device, constants)
     if isinstance(operator, Gemm):
         data_type = operator.data_type or precision
         if operator.grouped:

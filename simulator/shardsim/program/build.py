@@ -19,6 +19,7 @@ from shardsim.program.machine import Machine
 from shardsim.program.overlap import paired
 from shardsim.program.passes import Passes
 from shardsim.program.replicas import Replicas
+from shardsim.program.stack import between_iterations
 from shardsim.values.hardware import GroupShape
 from shardsim.values.num import any_of, first_of
 from shardsim.values.program import Block, Pair, PassKind, PipelineSchedule, Place, Program, Task, passes_of
@@ -90,7 +91,9 @@ class _Builder:
             schedule=schedule,
             blocks=self.blocks(),
             last_blocks=self.blocks(last=True),
-            epilogues=tuple(replicas.epilogue(stage) for stage in range(schedule.stages)),
+            epilogues=tuple(
+                between_iterations(replicas.epilogue(stage), self.run.profile.stack) for stage in range(schedule.stages)
+            ),
             messages=self.messages(),
             multiplicity=int(first_of(layout.tp * layout.cp * layout.dp)),
             rendezvous_members=replicas.meetings,

@@ -13,6 +13,7 @@ from shardsim.cost.exchange import exchange_transfer
 from shardsim.cost.operators import compute_seconds
 from shardsim.program.exchange import exchange_volumes
 from shardsim.program.launch import launch_seconds
+from shardsim.program.stack import in_training, term_of
 from shardsim.topology.placement import GroupAxis
 from shardsim.topology.shape import PipelineHop, group_shape, pipeline_hop
 from shardsim.values.hardware import GroupShape
@@ -83,11 +84,16 @@ class Machine:
     def transfer(self, operator: Collective | TokenExchange) -> Transfer:
         """What a collective, or tokens on their way, do to the links of their group."""
         if isinstance(operator, TokenExchange) or isinstance(operator.size, np.ndarray):
-            return self._transfer(operator)
+            return self._in_training(operator)
         key = (operator.kind, operator.axis, operator.size)
         if key not in self._transfers:
-            self._transfers[key] = self._transfer(operator)
+            self._transfers[key] = self._in_training(operator)
         return self._transfers[key]
+
+    def _in_training(self, operator: Collective | TokenExchange) -> Transfer:
+        """What it is alone, and by how much the software stack is slower."""
+        alone, factor = self._transfer(operator), in_training(term_of(operator), self.run.profile.stack)
+        return alone if isinstance(factor, float) and factor == 1.0 else stretched(alone, factor)
 
     @cached_property
     def _transfers(self) -> dict[tuple[str, str, float], Transfer]:
@@ -151,21 +157,39 @@ class Machine:
         """
         if isinstance(operator, Collective | TokenExchange):
             transfer = self.transfer(operator)
-            host = launch_seconds(operator, self.run.profile.host, transfer.seconds)
+            host = launch_seconds(operator, self.run.profile.host, transfer.seconds) + self._of_members(operator)
             axis = operator.axis if isinstance(operator, Collective) else "ep"
             stream, category = _STREAM.get(axis, (axis, axis))
             does = operator.kind if isinstance(operator, Collective) else operator.direction
             return Task(
-                operator.name, stream, category, transfer.seconds, transfer=transfer, host=host, moves=(axis, does)
+                operator.name,
+                stream,
+                category,
+                transfer.seconds,
+                transfer=transfer,
+                host=host,
+                term=term_of(operator),
+                moves=(axis, does),
             )
         run = self.run
         seconds = compute_seconds(operator, run.cluster.device, run.profile.kernels, run.wide_type)
         if isinstance(operator, Gemm) and operator.role == "wgrad" and operator.data_type:
             seconds = seconds * run.framework.narrow_weights_time
+        term = term_of(operator)
+        seconds = seconds * in_training(term, run.profile.stack)
         flop = 0.0 if isinstance(operator, OptimizerStep) else operator.flop
         category = "recompute" if recomputed else category_of(operator)
         host = launch_seconds(operator, run.profile.host, seconds)
-        return Task(operator.name, "compute", category, seconds, flop=flop, host=host)
+        return Task(operator.name, "compute", category, seconds, flop=flop, host=host, term=term)
+
+    def _of_members(self, operator: Collective | TokenExchange) -> Num:
+        """What launching a collective inside a layer takes longer for its members, in a job over domains [s]."""
+        each, domain = self.run.profile.host.member, self.run.cluster.gpus_per_domain
+        none = isinstance(each, float) and each == 0.0
+        if none or isinstance(operator, TokenExchange) or term_of(operator) not in ("inside", "exchange"):
+            return 0.0
+        ranks = self.shapes[operator.axis].ranks
+        return where(self.run.layout.gpus > domain, where(ranks > 1, ranks * each, 0.0), 0.0)
 
     def tasks(self, operators: Iterable[Operator], *, recomputed: bool = False) -> tuple[Task, ...]:
         """Tasks of several operators, without those that take no time (collectives of one rank)."""
@@ -181,8 +205,8 @@ class Machine:
         )
 
 
-def stretched(transfer: Transfer, factor: float) -> Transfer:
-    """Let a transfer take so many times as long (-): tokens on their way while another micro-batch computes."""
+def stretched(transfer: Transfer, factor: Num) -> Transfer:
+    """Let a transfer take so many times as long (-): tokens beside another micro-batch, collectives in training."""
     rate = {link: rate / factor for link, rate in transfer.rate.items()}
     return replace(transfer, latency=transfer.latency * factor, rate=rate)
 

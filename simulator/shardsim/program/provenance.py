@@ -32,7 +32,7 @@ def cost_notes(run: TrainingRun) -> tuple[CostNote, ...]:
     -------
     tuple of CostNote
     """
-    return (*_compute(run), *_host(run), *_links(run), *_exchange(run), *_interference(run))
+    return (*_compute(run), *_stack(run), *_host(run), *_links(run), *_exchange(run), *_interference(run))
 
 
 def _compute(run: TrainingRun) -> Iterator[CostNote]:
@@ -105,6 +105,39 @@ _LAUNCHES = {
 }
 
 
+_IN_TRAINING = {
+    "products": "matrix products in training",
+    "narrow": "matrix products below 16 bits in training",
+    "attention": "attention in training",
+    "kernels": "memory-bound kernels in training",
+    "experts": "products of experts in training",
+    "inside": "collectives of TP and CP in training",
+    "exchange": "exchanges of tokens in training",
+    "data": "collectives of data parallelism in training",
+}
+
+
+def _stack(run: TrainingRun) -> Iterator[CostNote]:
+    """What the software stack takes longer than alone, as far as the run has it."""
+    stack, layout = run.profile.stack, run.layout
+    sixteen = run.framework.low_precision is None
+    has = {
+        "narrow": not sixteen,
+        "attention": run.framework.attention != "unfused",
+        "experts": run.model.moe is not None,
+        "inside": any_of(layout.tp > 1) or any_of(layout.cp > 1),
+        "exchange": run.model.moe is not None and any_of(layout.ep > 1),
+        "data": any_of(layout.dp > 1),
+    }
+    for constant, title in _IN_TRAINING.items():
+        factor = getattr(stack, constant)
+        if factor != 1.0 and has.get(constant, True):
+            yield CostNote(title, f"{factor:.3g} times as long as alone ({stack.name})", stack.provenance[constant])
+    if stack.iteration:
+        text = f"{format_time(float(stack.iteration))} ({stack.name})"
+        yield CostNote("between iterations", text, stack.provenance["iteration"])
+
+
 def _host(run: TrainingRun) -> Iterator[CostNote]:
     host = run.profile.host
     graphs = run.framework.cuda_graphs
@@ -113,6 +146,9 @@ def _host(run: TrainingRun) -> Iterator[CostNote]:
         if constant in host.provenance:
             text = f"{format_time(getattr(host, constant))} of the host ({host.name}{captured})"
             yield CostNote(title, text, host.provenance[constant])
+    if host.member and "member" in host.provenance:
+        text = f"{format_time(float(host.member))} of the host ({run.profile.stack.name})"
+        yield CostNote("launch of a collective, each member of its group", text, host.provenance["member"])
 
 
 def priced_alike(run: TrainingRun, provenance: Provenance) -> Provenance:

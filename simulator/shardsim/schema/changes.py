@@ -12,10 +12,10 @@ from shardsim.schema.loader import Document, KeyPath
 
 Changes = Mapping[str, str | int | float | bool]
 
-PREFIXES = ("cluster", "device", "kernels", "fabric", "host")
+PREFIXES = ("cluster", "device", "kernels", "fabric", "host", "stack")
 """What a change begins with: the file that it changes."""
 
-WHOLE = ("host",)
+WHOLE = ("host", "stack")
 """Files that a change may replace by another: its value is then a name or a path."""
 
 SOURCE = "set by the user"
@@ -49,7 +49,7 @@ def changed(document: Document, changes: Changes, prefix: str) -> Document:
     changes : mapping of str to value
         By dotted key. Where the file has a figure with its source, the figure is replaced and the source says so; a
         changed constant of a profile becomes an assumed one.
-    prefix : {"cluster", "device", "kernels", "fabric", "host"}
+    prefix : {"cluster", "device", "kernels", "fabric", "host", "stack"}
 
     Returns
     -------

@@ -174,6 +174,7 @@ class FrameworkFile(StrictModel):
     )
     context: Size = Field(description="device memory before the first tensor")
     host: Text = Field(description="name of a file in topologies/profiles/hosts, or a path")
+    stack: Text = Field(default="none", description="name of a file in topologies/profiles/stacks, or a path")
     rules: Text = Field(
         default="megatron-core", description="which layouts are valid: name of a file in workloads/rules, or a path"
     )
@@ -218,7 +219,7 @@ def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | No
     file = check(document, FrameworkFile)
     _refuse_contradictions(document, file)
     weights = file.narrow_weights_time
-    flags = file.model_dump(exclude={*_RENAMED, "title", "sources", "context", "workspace", "host", "rules"})
+    flags = file.model_dump(exclude={*_RENAMED, "title", "sources", "context", "workspace", "host", "stack", "rules"})
     return Framework(
         name=path.stem,
         bucket_bytes=file.bucket,
@@ -227,6 +228,7 @@ def load_framework(name: str, extra: Sequence[Path] = (), relative_to: Path | No
         context_bytes=file.context,
         workspace_bytes=file.workspace,
         host_profile=str(path.parent / file.host) if is_path(file.host) else file.host,
+        stack_profile=str(path.parent / file.stack) if is_path(file.stack) else file.stack,
         rules=str(path.parent / file.rules) if is_path(file.rules) else file.rules,
         source="; ".join(file.sources.values()),
         narrow_weights_time=1.0 if weights is None else weights.value,

@@ -26,6 +26,10 @@ class HostFile(SourcedFile):
     collective: Constant[LaunchTime] = Field(description="one collective")
     passes: Constant[LaunchTime] = Field(description="one forward or backward pass, before its first kernel")
     optimizer: Constant[LaunchTime] = Field(description="one kernel of the optimizer step")
+    member: Constant[LaunchTime] | None = Field(
+        default=None,
+        description="a collective inside a layer, for each member of its group, in a job over several domains",
+    )
 
 
 def load_host_profile(
@@ -66,5 +70,6 @@ def load_host_profile(
         collective=file.collective.value,
         passes=file.passes.value,
         optimizer=file.optimizer.value,
+        member=0.0 if file.member is None else file.member.value,
         provenance=provenances(file, file),
     )

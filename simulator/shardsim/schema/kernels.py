@@ -22,6 +22,7 @@ from shardsim.schema.changes import Changes, changed
 from shardsim.schema.loader import Document, check
 from shardsim.schema.sourced import (
     Constant,
+    PositivePower,
     SourcedFile,
     inherited,
     lacking,
@@ -177,6 +178,9 @@ class KernelProfileFile(SourcedFile):
     gemm: Text = Field(description="name of a file in topologies/profiles/gemm, or a path")
     attention: Text = Field(description="name of a file in topologies/profiles/attention, or a path")
     memory_bound: Text = Field(description="name of a file in topologies/profiles/memory-bound, or a path")
+    power: PositivePower | None = Field(
+        default=None, description="board limit of the devices measured; a device with less clocks lower"
+    )
 
 
 class _Composed(SourcedFile):
@@ -185,6 +189,7 @@ class _Composed(SourcedFile):
     gemm: GemmSection
     attention: AttentionSection
     memory_bound: MemoryBoundSection
+    power: PositivePower | None = None
 
 
 _SECTIONS: Mapping[str, tuple[CatalogKind, type[SourcedFile]]] = MappingProxyType(
@@ -248,6 +253,7 @@ def load_kernel_profile(
         ),
         provenance=provenances(file, file),
         measured_on=MappingProxyType({section: getattr(file, section).measured_on for section in _SECTIONS}),
+        power=file.power or 0.0,
     )
 
 

@@ -56,6 +56,7 @@ _PREFIX: dict[CatalogKind, str] = {
     "cluster": "cluster",
     "fabric-profile": "fabric",
     "host-profile": "host",
+    "stack-profile": "stack",
 }
 
 

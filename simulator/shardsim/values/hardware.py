@@ -9,6 +9,7 @@ from shardsim.values.host import NO_HOST_TIME, HostConstants
 from shardsim.values.kernels import KernelConstants
 from shardsim.values.num import Num
 from shardsim.values.provenance import Provenance
+from shardsim.values.stack import AS_MEASURED, StackConstants
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +347,10 @@ class Profile:
     kernels : KernelConstants
     fabric : FabricConstants
     host : HostConstants
+    stack : StackConstants
     """
 
     kernels: KernelConstants
     fabric: FabricConstants
     host: HostConstants = NO_HOST_TIME
+    stack: StackConstants = AS_MEASURED

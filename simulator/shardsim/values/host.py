@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from shardsim.values.num import Num
 from shardsim.values.provenance import Provenance
@@ -28,6 +28,9 @@ class HostConstants:
         Further time of one forward or backward pass before its first kernel: schedule, batch, messages [s].
     optimizer : Num
         Time to launch one kernel of the optimizer step [s].
+    member : Num
+        Further time to launch a collective inside a layer, for each member of its group, in a job over several NVLink
+        domains [s].
     provenance : mapping of str to Provenance
         By constant.
     """
@@ -38,8 +41,12 @@ class HostConstants:
     collective: Num
     passes: Num
     optimizer: Num
+    member: Num = 0.0
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
+
+LAUNCHES = tuple(item.name for item in fields(HostConstants) if item.name not in ("name", "provenance"))
+"""Names of the constants, in the order of a profile."""
 
 NO_HOST_TIME = HostConstants("none", 0.0, 0.0, 0.0, 0.0, 0.0)
 """A host that is never late."""

@@ -218,6 +218,8 @@ class KernelConstants:
     measured_on : mapping of str to tuple of str
         Devices on which each section (``gemm``, ``attention``, ``memory_bound``) was measured; for any other its
         constants are assumed. Empty where nothing was.
+    power : float
+        Board power limit of those devices [W]; 0 where it is not known.
     """
 
     name: str
@@ -226,3 +228,4 @@ class KernelConstants:
     memory_bound: MemoryBoundConstants
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     measured_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    power: float = 0.0

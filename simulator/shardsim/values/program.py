@@ -136,6 +136,8 @@ class Task:
         Whether the host waits for its end before it issues anything else.
     slows : bool
         Of a task that does not block, whether it takes multiprocessors from the work beside it; copy engines take none.
+    term : str
+        Constant of the stack profile that its seconds are in proportion to; empty for none.
     moves : tuple of str or None
         Of communication inside a stage, the axis of its group and what it does there: the kind of a collective,
         ``dispatch`` or ``combine``.
@@ -156,6 +158,7 @@ class Task:
     lag: Num | None = None
     synchronises: bool = False
     slows: bool = True
+    term: str = ""
     moves: tuple[str, str] | None = None
 
     @property
