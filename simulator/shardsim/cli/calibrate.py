@@ -11,6 +11,7 @@ import click
 
 from shardsim.cli.calibrate_gemm import gemm
 from shardsim.cli.calibrate_host import host
+from shardsim.cli.calibrate_stack import stack
 from shardsim.cli.lazy import NearNameGroup
 from shardsim.cli.options import count, data_option, json_option
 from shardsim.errors import InputError, Problem
@@ -36,6 +37,7 @@ def calibrate() -> None:
 
 calibrate.add_command(gemm)
 calibrate.add_command(host)
+calibrate.add_command(stack)
 
 
 @calibrate.command(short_help="Outputs of nccl-tests: times of collectives.")

@@ -25,7 +25,7 @@ from shardsim.values.program import Program, Task
 _What: TypeAlias = Literal["work", "host", "lag", "message"]
 
 
-class _Cause(NamedTuple):
+class Cause(NamedTuple):
     """What takes time: a step of a stage, what its host does for it, or a message."""
 
     stage: int
@@ -34,18 +34,18 @@ class _Cause(NamedTuple):
     step: Step | None = None
 
 
-class _Span(float):
+class Span(float):
     """A duration that knows its cause, and in which pass [s]."""
 
     __slots__ = ("cause", "work")
-    cause: _Cause
+    cause: Cause
     work: str
 
     def __radd__(self, moment: float, /) -> float:
         return _after(moment, self)
 
 
-class _Moment(float):
+class Moment(float):
     """A time that knows what it came after [s]."""
 
     __slots__ = ("before", "span")
@@ -77,11 +77,11 @@ def critical_path(program: Program) -> CriticalPath:
     plan = make_plan(program)
     if plan.shape is not None:
         raise ProgramError("a critical path is that of one layout, and the program holds arrays over layouts")
-    labelled = replace(plan, stages=tuple(_labelled(index, stage) for index, stage in enumerate(plan.stages)))
-    end = max((_scalar(stage.end) for stage in walk(labelled, max, min)), default=0.0)
-    links: list[_Moment] = []
+    known = replace(plan, stages=tuple(labelled(index, stage) for index, stage in enumerate(plan.stages)))
+    end = max((scalar(stage.end) for stage in walk(known, max, min)), default=0.0)
+    links: list[Moment] = []
     moment = end
-    while isinstance(moment, _Moment):
+    while isinstance(moment, Moment):
         links.append(moment)
         moment = moment.before
     return CriticalPath(float(end), tuple(_segments(reversed(links))))
@@ -106,60 +106,78 @@ def _after(moment: float, span: float) -> float:
     """A time so long after another."""
     if span == 0.0:
         return moment
-    found = _Moment(float(moment) + float(span))
+    found = Moment(float(moment) + float(span))
     found.before, found.span = moment, span
     return found
 
 
-def _scalar(value: Num) -> float:
+def scalar(value: Num) -> float:
     """A time as it is: one that remembers stays one."""
     return value if isinstance(value, float) else float(value)
 
 
-def _span(seconds: Num, cause: _Cause, work: str = "") -> _Span:
-    found = _Span(seconds)
+def _span(seconds: Num, cause: Cause, work: str = "") -> Span:
+    found = Span(seconds)
     found.cause, found.work = cause, work
     return found
 
 
-def _labelled(index: int, stage: StagePlan) -> StagePlan:
-    """The same stage with durations that know what they are of."""
+def labelled(index: int, stage: StagePlan, *, by_pass: bool = True) -> StagePlan:
+    """Give durations of a stage their causes.
+
+    Parameters
+    ----------
+    index : int
+        Of the stage.
+    stage : StagePlan
+    by_pass : bool
+        Whether they are to know in which pass they lie; otherwise passes that do the same share theirs.
+
+    Returns
+    -------
+    StagePlan
+    """
     known = {id(block): list(_with_causes(index, block)) for block, _ in stage.uses}
-    message = _Cause(index, "message")
+    message = Cause(index, "message")
+    shared: dict[int, BlockPlan] = {}
     passes = []
     for one in stage.passes:
-        work = "" if one.item is None else item_name(one.item)
-        block = replace(one.block, steps=tuple(_of_pass(*known_step, work) for known_step in known[id(one.block)]))
+        work = item_name(one.item) if by_pass and one.item is not None else ""
+        block = shared.get(id(one.block))
+        if block is None:
+            block = replace(one.block, steps=tuple(_of_pass(*step, work) for step in known[id(one.block)]))
+        if not by_pass:
+            shared[id(one.block)] = block
         sends = tuple((key, _span(seconds, message, work)) for key, seconds in one.sends)
         passes.append(one._replace(block=block, sends=sends))
     return replace(stage, passes=tuple(passes))
 
 
-def _with_causes(stage: int, block: BlockPlan) -> Iterator[tuple[Step, _Cause]]:
+def _with_causes(stage: int, block: BlockPlan) -> Iterator[tuple[Step, Cause]]:
     """Every step of a block, its launches labelled, and what its work is."""
     done = 0
     for step in block.steps:
         count = len(step.seconds) if isinstance(step, Run) else 1
         tasks = block.tasks[done : done + count]
         done += count
-        launched = step._replace(host=_span(step.host, _Cause(stage, "host", tasks, step)))
+        launched = step._replace(host=_span(step.host, Cause(stage, "host", tasks, step)))
         if not isinstance(launched, Queued):
-            launched = launched._replace(lag=_span(launched.lag, _Cause(stage, "lag", tasks, step)))
-        yield launched, _Cause(stage, "work", tasks, step)
+            launched = launched._replace(lag=_span(launched.lag, Cause(stage, "lag", tasks, step)))
+        yield launched, Cause(stage, "work", tasks, step)
 
 
-def _of_pass(step: Step, cause: _Cause, work: str) -> Step:
+def _of_pass(step: Step, cause: Cause, work: str) -> Step:
     if isinstance(step, Run):
         return step._replace(total=_span(step.total, cause, work))
     return step._replace(seconds=_span(step.seconds, cause, work))
 
 
-def _segments(links: Iterable[_Moment]) -> Iterator[Segment]:
+def _segments(links: Iterable[Moment]) -> Iterator[Segment]:
     """A chain of moments, the first first, as segments."""
-    owner: _Span | None = None
+    owner: Span | None = None
     for link in links:
         start, seconds, span = float(link.before), float(link.span), link.span
-        before, owner = owner, span if isinstance(span, _Span) else owner
+        before, owner = owner, span if isinstance(span, Span) else owner
         if owner is None:
             continue
         stage, what, tasks, step = owner.cause
@@ -170,14 +188,14 @@ def _segments(links: Iterable[_Moment]) -> Iterator[Segment]:
             yield Segment(stage, owner.work, "message", PIPELINE, "", start, seconds)
         elif what == "work":
             waited = before is not None and before.cause.what == "lag" and before.cause.step is step
-            yield from _work(start, owner, _late(step) if waited else 0)
+            yield from _work(start, owner, late_task(step) if waited else 0)
         else:
             # While the host is on its way to the task that waits for it, the tasks before that hide behind it.
-            hidden = sum(float(task.seconds) for task in tasks[: _late(step)]) if what == "lag" else 0.0
+            hidden = sum(float(task.seconds) for task in tasks[: late_task(step)]) if what == "lag" else 0.0
             yield Segment(stage, "", "launch", HOST, "", start, seconds + hidden)
 
 
-def _work(start: float, span: _Span, late: int) -> Iterator[Segment]:
+def _work(start: float, span: Span, late: int) -> Iterator[Segment]:
     """The tasks of a step one by one, without those that hide behind the host."""
     for number, task in enumerate(span.cause.tasks):
         seconds = float(task.seconds)
@@ -186,7 +204,7 @@ def _work(start: float, span: _Span, late: int) -> Iterator[Segment]:
         start += seconds
 
 
-def _late(step: Step | None) -> int:
+def late_task(step: Step | None) -> int:
     """Which task of a run it is that waits for the host longest."""
     late, ahead, lag = 0, 0.0, 0.0
     if isinstance(step, Run):
