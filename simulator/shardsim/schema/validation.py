@@ -131,6 +131,10 @@ class ModelRule(StrictModel):
         attention. What the row says comes first.
     pp_layouts : mapping of int to str
         Megatron's layout string for so many virtual stages over which the layers do not divide.
+    chunks : mapping of int to int
+        Chunks of a stage, for so many stages, that the recipes of some frameworks have where a row states none.
+    recipes : tuple of str
+        Beginnings of words, one of which must occur in the ``framework`` cell for that.
     note : str
         What was assumed.
     """
@@ -138,11 +142,17 @@ class ModelRule(StrictModel):
     words: tuple[Text, ...]
     model: dict[str, int | bool | dict[str, int | bool]] = Field(default_factory=dict)
     pp_layouts: dict[int, Text] = Field(default_factory=dict)
+    chunks: dict[int, int] = Field(default_factory=dict)
+    recipes: tuple[Text, ...] = ()
     note: str = ""
 
     def matches(self, text: str) -> bool:
         """Tell whether the rule applies to a ``model`` cell."""
         return _all_in(self.words, text)
+
+    def usual_chunks(self, pp: int, framework: str) -> int | None:
+        """Chunks of each of so many stages in the recipes of a framework; None where they are not known."""
+        return self.chunks.get(pp) if any(_all_in((word,), framework) for word in self.recipes) else None
 
 
 class Phrase(StrictModel):
@@ -161,6 +171,33 @@ class Phrase(StrictModel):
     notes: Text
     layout: dict[str, str | int | float | bool | tuple[Text, ...]]
     note: str = ""
+
+
+class ConditionRule(StrictModel):
+    """What a row says of the machine that it was measured on, whatever its time.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``sick``: the group that such rows are reported as.
+    notes, interconnect : str
+        Pattern in the notes, or in what the table says of links; one of them.
+    below : float or None
+        The pattern's first group is a number that has to be below this.
+    note : str
+        What it means.
+    """
+
+    name: Text
+    notes: str = ""
+    interconnect: str = ""
+    below: float | None = None
+    note: Text
+
+    def tells(self, notes: str, interconnect: str) -> bool:
+        """Whether the rule is about such a row."""
+        found = re.search(self.notes, notes) if self.notes else re.search(self.interconnect, interconnect)
+        return found is not None and (self.below is None or float(found[1]) < self.below)
 
 
 class MemoryRule(StrictModel):
@@ -231,6 +268,8 @@ class MeasuredNames(StrictModel):
         From the notes; all that stand there count, for each key the first.
     memory : tuple of MemoryRule
         How frameworks report memory.
+    conditions : tuple of ConditionRule
+        What rows say of their machines.
     """
 
     source: Text
@@ -246,12 +285,17 @@ class MeasuredNames(StrictModel):
     models: tuple[ModelRule, ...] = ()
     phrases: tuple[Phrase, ...] = ()
     memory: tuple[MemoryRule, ...] = ()
+    conditions: tuple[ConditionRule, ...] = ()
 
 
 def _tokens(text: str) -> tuple[str, ...]:
-    """Split text into lower-case words; sizes such as ``80 GB``, ``80G`` and ``80 GiB`` become ``80gb``."""
+    """Split text into lower-case words; sizes such as ``80 GB``, ``80G`` and ``80 GiB`` become ``80gb``.
+
+    Counts before a GPU and makers' systems are words of their own: ``8xH100``, ``DGXH100``.
+    """
     sizes = re.sub(r"(\d)\s*gi?b?\b", r"\1gb", text.lower())
-    return tuple(re.findall(r"[a-z0-9]+", sizes))
+    parted = re.sub(r"\b(\d+x|dgx|hgx)(?=[a-z]+\d)", r"\1 ", sizes)
+    return tuple(re.findall(r"[a-z0-9]+", parted))
 
 
 def _all_in(words: Iterable[str], text: str) -> bool:
@@ -332,6 +376,7 @@ def measured_names(data: Sequence[Path] = ()) -> MeasuredNames:
         models=tuple(rule for names in found for rule in names.models),
         phrases=tuple(phrase for names in found for phrase in names.phrases),
         memory=tuple(rule for names in found for rule in names.memory),
+        conditions=tuple(rule for names in found for rule in names.conditions),
     )
 
 

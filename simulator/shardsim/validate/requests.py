@@ -131,6 +131,10 @@ def _segments(name: str, gpus: int, data: Sequence[Path]) -> dict[str, str | int
 
 def _layout(row: MeasuredRun, names: MeasuredNames, reading: Reading) -> dict[str, Any]:
     degrees = {"tp": row.tp or 1, "pp": row.pp or 1, "cp": row.cp or 1, "ep": row.ep or 1, "vpp": row.vpp or 1}
+    usual = None if row.vpp else model_rule(row, names).usual_chunks(degrees["pp"], row.framework)
+    if usual is not None:
+        degrees["vpp"] = usual
+        reading.notes.append(f"chunks not stated: {usual} taken, as in NVIDIA's recipe of the model")
     ranks = degrees["tp"] * degrees["pp"] * degrees["cp"]
     if row.num_gpus is not None and row.dp is not None and ranks * row.dp != row.num_gpus:
         reading.reasons.append(f"tp x pp x cp x dp = {ranks * row.dp} is not {row.num_gpus} GPUs")
