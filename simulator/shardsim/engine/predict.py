@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardsim.engine.accounts import COMMUNICATION
+from shardsim.engine.band import error_band
 from shardsim.engine.closed import closed_form
 from shardsim.engine.des import simulate
 from shardsim.engine.listing import listing
@@ -187,6 +188,7 @@ def _prediction(run: TrainingRun, execution: Execution) -> Prediction:
         ),
         costs=cost_notes(run),
         warnings=(*run.warnings, *_does_not_fit(memory)),
+        band=error_band(run, iteration_s),
     )
 
 

@@ -14,6 +14,7 @@ from shardsim.errors import InputError, Problem
 from shardsim.program.misaligned import misaligned
 from shardsim.program.provenance import fabric_here
 from shardsim.program.routed import busiest, expert_choices, loads_of, remarks
+from shardsim.schema.bands import load_bands
 from shardsim.schema.catalog import is_path
 from shardsim.schema.changes import unknown_changes
 from shardsim.schema.conditions import conditions_of
@@ -26,6 +27,7 @@ from shardsim.schema.model import load_model
 from shardsim.schema.rules import load_rules
 from shardsim.schema.run import LayoutRequest, RunRequest
 from shardsim.schema.schedules import load_schedule
+from shardsim.schema.stacks import load_stack_profile, with_launches
 from shardsim.topology.placement import GroupAxis
 from shardsim.topology.shape import group_shape
 from shardsim.values.hardware import Cluster, Profile
@@ -87,9 +89,13 @@ def resolve(request: RunRequest, data: Sequence[Path] = (), *, priced: bool = Tr
     launching = dict(request.set)
     named = str(launching.pop("host", framework.host_profile))
     host = _try(problems, lambda: load_host_profile(named, data, changes=launching))
-    if kernels is None or fabric is None or host is None:
+    running = dict(request.set)
+    marks = (cluster.device.compute_profile, "dense" if model.moe is None else "experts")
+    of = str(running.pop("stack", framework.stack_profile))
+    stack = _try(problems, lambda: load_stack_profile(of, data, changes=running, marks=marks))
+    if kernels is None or fabric is None or host is None or stack is None:
         raise InputError(problems)
-    profile = Profile(kernels, fabric_here(cluster, fabric), host)
+    profile = Profile(kernels, fabric_here(cluster, fabric), with_launches(host, stack, request.set), stack)
     precision = _precision(request, cluster, framework, profile, problems)
     framework = replace(framework, low_precision=next((name for name in NARROW_TYPE if name == precision), None))
     gpus = _gpus(request, problems)
@@ -116,6 +122,7 @@ def resolve(request: RunRequest, data: Sequence[Path] = (), *, priced: bool = Tr
         conditions=conditions_of(request.conditions),
         loading=loading_of(request.loading),
         checkpoint=checkpoint_of(request.checkpoint),
+        validated=load_bands(data),
     )
     run = replace(run, warnings=(*warnings, *_recomputed_in_vain(run), *misaligned(run), *_straddling(run)))
     return replace(run, framework=_settle_overlap(run, asked=request.layout.overlap_grad_reduce))

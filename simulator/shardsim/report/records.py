@@ -12,6 +12,7 @@ from shardsim.errors import ShardsimError
 from shardsim.report.iterations import iterations_record
 from shardsim.report.lanes import lanes_record
 from shardsim.units import gib, gigabytes_per_second, tflops
+from shardsim.values.bands import ErrorBand
 from shardsim.values.provenance import Provenance
 from shardsim.values.results import MemoryProfile, Prediction, StageAccount
 from shardsim.values.training import TrainingRun
@@ -46,7 +47,7 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
         "engine": execution.engine,
         "events": execution.events,
         "iteration_s": prediction.iteration_s,
-        "error_band": None,
+        "error_band": _band(prediction.band),
         "tokens_per_s": prediction.tokens_per_s,
         "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu,
         "tflops_per_gpu": tflops(prediction.flops_per_gpu),
@@ -73,6 +74,24 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
         **iterations_record(prediction),
     }
     return {key: _plain(value, key) for key, value in record.items()}
+
+
+def _band(band: ErrorBand | None) -> dict[str, Any] | None:
+    if band is None:
+        return None
+    group = band.group
+    return {
+        "low_s": band.low_s,
+        "high_s": band.high_s,
+        "share": 0.8,
+        "like": group.name,
+        "runs": group.rows,
+        "models": group.models,
+        "sources": group.sources,
+        "median_abs_error": group.median,
+        "p90_abs_error": group.p90,
+        "extrapolates": list(band.extrapolates),
+    }
 
 
 def run_record(run: TrainingRun) -> dict[str, Any]:

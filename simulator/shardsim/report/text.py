@@ -24,8 +24,8 @@ _MANY_STAGES = 16
 _STYLE_OF_BASIS = {"measured": "green", "interpolated": "green", "fitted": "cyan", "assumed": "bold yellow"}
 
 
-NO_BAND = "No error band: this version claims none. `shardsim validate runs` shows its errors on measured runs."
-"""What stands below every prediction until bands are read from validated runs."""
+NO_BAND = "No error band: no validated runs are known. `shardsim validate runs --bands` makes them."
+"""What stands below a prediction where there are none."""
 
 
 def prediction_text(prediction: Prediction) -> RenderableType:
@@ -62,7 +62,28 @@ def prediction_text(prediction: Prediction) -> RenderableType:
             _section("Warnings"),
             *(_indented(Text(warning, "yellow")) for warning in prediction.warnings),
         ]
-    return Group(*parts, Text(), Text(NO_BAND, "dim"))
+    return Group(*parts, Text(), *band_text(prediction))
+
+
+def band_text(prediction: Prediction) -> tuple[Text, ...]:
+    """Say where the measured time would lie, and in what the run lies beyond those that say so.
+
+    Parameters
+    ----------
+    prediction : Prediction
+
+    Returns
+    -------
+    tuple of Text
+        A line for each.
+    """
+    band = prediction.band
+    if band is None:
+        return (Text(NO_BAND, "dim"),)
+    between = f"{format_time(band.low_s)} to {format_time(band.high_s)}"
+    group = band.group
+    first = f"Error band {between}: 8 of 10 of {group.rows:,} validated runs like it lay so, {group.name}"
+    return (Text(first, "bold"), *(Text(f"  extrapolates: {beyond}", "yellow") for beyond in band.extrapolates))
 
 
 def run_text(run: TrainingRun) -> Text:

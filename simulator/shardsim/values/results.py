@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from shardsim.values.bands import ErrorBand
 from shardsim.values.num import Num
 from shardsim.values.program import Item, Place
 from shardsim.values.provenance import Provenance
@@ -356,6 +357,8 @@ class Prediction:
     warnings : tuple of str
     usual_s : float or None
         Iteration time on a machine in which everything is as it should be [s]; None where it is.
+    band : ErrorBand or None
+        Where the measured time would lie, by validated runs; None where none are known.
     """
 
     run: TrainingRun
@@ -376,3 +379,4 @@ class Prediction:
     costs: tuple[CostNote, ...]
     warnings: tuple[str, ...] = field(default=())
     usual_s: float | None = None
+    band: ErrorBand | None = None

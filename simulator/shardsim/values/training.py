@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from shardsim.values.bands import ValidatedGroup
 from shardsim.values.conditions import NORMAL, Conditions
 from shardsim.values.hardware import Cluster, Profile
 from shardsim.values.iterations import Checkpoint, Loading
@@ -355,6 +356,8 @@ class Framework:
         Gradients are copied into buckets and back, which takes memory while they are reduced and time always.
     fused_softmax_max_seq : int
         Longest sequence that the fused softmax kernel takes (-); longer ones run scale, mask and softmax apart.
+    stack_profile : str
+        Name or path of the stack profile.
     host_profile : str
         Name of the calibration profile with the host's times to launch work; empty for a host that is never late.
     cuda_graphs : {"none", "layers", "full"}
@@ -500,6 +503,7 @@ class Framework:
     contiguous_gradients: bool = True
     allocated_share: float = 1.0
     fused_softmax_max_seq: int = 2048
+    stack_profile: str = "none"
     host_profile: str = ""
     cuda_graphs: CudaGraphs = "none"
     synchronous_messages: MessagePolicy = "never"
@@ -574,6 +578,8 @@ class TrainingRun:
         How the next batch is loaded; None where that is in nobody's way.
     checkpoint : Checkpoint or None
         How states are saved; None where they are not.
+    validated : tuple of ValidatedGroup
+        Measured runs that predictions were compared with, those most alike first.
     """
 
     model: Model
@@ -587,6 +593,7 @@ class TrainingRun:
     conditions: Conditions = NORMAL
     loading: Loading | None = None
     checkpoint: Checkpoint | None = None
+    validated: tuple[ValidatedGroup, ...] = ()
 
     @property
     def peak_type(self) -> str:
