@@ -65,4 +65,4 @@ def test_a_wrong_profile_says_where_and_what(tmp_path: Path, old: str, new: str,
 
 def test_an_unknown_framework_suggests_near_ones() -> None:
     with pytest.raises(InputError, match="did you mean megatron-202"):
-        load_framework("megatron-2023")
+        load_framework("megatron-2024")

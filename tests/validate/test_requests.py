@@ -116,7 +116,7 @@ def test_spellings_of_precision(interpret: Any, cell: str, precision: str) -> No
     ("cell", "framework"),
     [
         ("Megatron-LM 2019", "megatron-2019"),
-        ("Megatron-LM 2020-09", "megatron-2019"),
+        ("Megatron-LM 2020-09", "megatron-2020"),
         ("Megatron-LM (Narayanan 2021)", "megatron-2021"),
         ("Megatron-LM (Narayanan 2021), torch DDP", "megatron-2021-torch-ddp"),
         ("Narayanan et al.", "megatron-2021"),
@@ -145,10 +145,10 @@ def test_a_stack_that_is_not_pytorch_is_skipped(interpret: Any) -> None:
 @pytest.mark.parametrize(
     ("precision", "framework"),
     [
-        ("fp16", "megatron-deepspeed"),
+        ("fp16", "megatron-deepspeed-fp16"),
         ("bf16", "megatron-deepspeed-bf16"),
         ("", "megatron-deepspeed"),
-        ("fp16 or bf16 (not stated per table)", "megatron-deepspeed"),
+        ("fp16 or bf16 (not stated per table)", "megatron-deepspeed-fp16"),
     ],
 )
 def test_megatron_deepspeed_reduces_other_gradients_in_bf16(interpret: Any, precision: str, framework: str) -> None:
@@ -268,7 +268,8 @@ def test_activations_in_host_memory_are_a_reason_against_a_time(tmp_path: Path, 
 
 
 def test_a_substitute_profile_is_noted(interpret: Any) -> None:
-    assert interpret(framework="Megatron-LM 2020-09").notes == ("the README's code of 2020 taken as megatron-2019",)
+    found = interpret(framework="Composer/PyTorch FSDP PURE").notes
+    assert "FSDP with gradients reduced in bf16 taken as llm-foundry's of 2023" in found
 
 
 def test_what_is_not_stated_is_left_to_the_framework(interpret: Any) -> None:

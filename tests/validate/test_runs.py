@@ -207,6 +207,63 @@ def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
     assert validate_runs(path, evaluate=price).overall.predicted == 1
 
 
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+def test_what_spreadsheets_write_is_read(tmp_path: Path, separator: str) -> None:
+    decimal = "," if separator == ";" else "."
+    cells = GOOD | {
+        "num_gpus": f"16{decimal}0",
+        "vocab": "51200",
+        "iteration_time_s": f"2{decimal}5",
+        "gpu": " A100 80GB  ",
+    }
+    path = tmp_path / "runs.csv"
+    lines = [separator.join(f" {cell} " for cell in line) for line in (cells, cells.values())]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    [found] = validate_runs(path, evaluate=price).rows
+    assert (found.measured, found.predicted, found.gpu) == (2.5, 0.24, "A100 80GB")
+
+
+def test_thousands_may_be_parted_by_commas(tmp_path: Path) -> None:
+    rows = [GOOD | {"num_gpus": "1,024", "vocab": "51,200", "iteration_time_s": "1,000.5"}]
+    assert validate_runs(table(tmp_path, rows), evaluate=price).rows[0].measured == 1000.5
+
+
+@pytest.mark.parametrize("bad", ["1,02", "1,0245", ",5", "1,,000"])
+def test_commas_elsewhere_are_no_number(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(InputError, match="is not a number"):
+        validate_runs(table(tmp_path, [GOOD | {"num_gpus": bad}]), evaluate=price)
+
+
+def test_a_point_between_thousands_is_refused_where_the_comma_is_before_the_fraction(tmp_path: Path) -> None:
+    cells = GOOD | {"vocab": "51.200"}
+    path = tmp_path / "runs.csv"
+    path.write_text(";".join(cells) + "\n" + ";".join(cells.values()) + "\n")
+    with pytest.raises(InputError, match="is not a whole number"):
+        validate_runs(path, evaluate=price)
+
+
+def test_sick_machines_are_told_by_the_table_whatever_the_time(tmp_path: Path) -> None:
+    words = "measured in-run: AR {} AG 40.1 RS 41.2 GB/s"
+    beyond = {"source": "sweep", "interconnect_inter": words.format("12.0")}
+    told = (("45.3", ""), ("425.1", ""), ("425.1", "after_pp_fix=False"))
+    inside = [{"interconnect_intra": words.format(rate), "notes": notes} for rate, notes in told]
+    for seconds in ("0.01", "100"):
+        rows = [GOOD | beyond | cells | {"iteration_time_s": seconds} for cells in inside]
+        rows.append(GOOD | {"source": "another"})
+        path = table(tmp_path, rows, ["source", "interconnect_intra", "interconnect_inter", "notes"])
+        found = validate_runs(path, evaluate=price)
+        assert [row.condition for row in found.rows] == ["sick", "healthy", "before a fix", ""]
+
+
+def test_layouts_of_one_job_are_told_from_other_jobs(tmp_path: Path) -> None:
+    changes = [{"tp": "2"}, {"tp": "4"}, {"micro_batch": "2"}, {"global_batch": "128"}, {"tp": "2"}]
+    found = validate_runs(table(tmp_path, [GOOD | change for change in changes], ["tp"]), evaluate=price).rows
+    assert len({row.job for row in found[:3]}) == 1
+    assert len({row.layout for row in found[:3]}) == 3
+    assert found[3].job != found[0].job
+    assert (found[4].job, found[4].layout) == (found[0].job, found[0].layout)
+
+
 def test_json_has_summary_groups_and_reasons(tmp_path: Path) -> None:
     rows = [GOOD | {"source": "s1", "iteration_time_s": "0.2"}, GOOD | {"source": "s2", "layers": "13"}]
     record = json.loads(validation_json(validate_runs(table(tmp_path, rows, ["source"]), evaluate=price)))

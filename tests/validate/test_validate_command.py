@@ -46,7 +46,47 @@ def test_json_is_the_summary() -> None:
         "source": 1,
         "gpu": 1,
         "framework": 2,
+        "profile": 2,
+        "model kind": 1,
+        "parallelism": 3,
+        "precision": 1,
+        "sequence length": 1,
+        "profile, device and model kind": 2,
     }
+    assert record["summary"]["baselines"]["constant_45_percent"]["share_of_peak"] == 0.45
+    assert len(record["worst"]) == 10
+    errors = [abs(row["error"]) for row in record["worst"]]
+    assert errors == sorted(errors, reverse=True)
+    assert all(row["largest_term"] and 0 < row["largest_term_share"] < 1 for row in record["worst"])
+    assert all(sum(row["seconds"].values()) == pytest.approx(row["predicted_s"]) for row in record["worst"])
+
+
+def test_several_files_are_one_table_with_rows_in_the_order_of_the_files(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(shipped_runs().read_text(encoding="utf-8").splitlines()))[:3]
+    first, second = _written(tmp_path / "a.csv", rows[:2]), _written(tmp_path / "b.csv", rows[1:])
+    out = tmp_path / "rows.csv"
+    result = run(str(second), str(first), "--engine", "closed", "--out", str(out))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("b.csv, a.csv: 4 of 4 runs predicted")
+    shared = rows[1]["id"]
+    ids = [row["id"] for row in csv.DictReader(out.read_text().splitlines())]
+    assert ids == [f"b.csv:{shared}", rows[2]["id"], rows[0]["id"], f"a.csv:{shared}"]
+
+
+def test_a_file_named_twice_is_bad_input(tmp_path: Path) -> None:
+    path = _written(tmp_path / "a.csv", list(csv.DictReader(shipped_runs().read_text(encoding="utf-8").splitlines())))
+    result = run(str(path), str(path))
+    assert result.exit_code == 2
+    assert "is named twice" in result.stderr
+
+
+def test_a_long_table_shows_baselines_and_the_worst_rows_within_100_columns(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(shipped_runs().read_text(encoding="utf-8").splitlines()))
+    result = run(str(_written(tmp_path / "a.csv", [row | {"id": f"{row['id']}-{i}"} for i in (1, 2) for row in rows])))
+    assert result.exit_code == 0, result.stderr
+    assert "worst rows" in result.stdout
+    assert "best constant" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
 
 
 def test_two_worker_processes_give_what_one_gives(tmp_path: Path) -> None:

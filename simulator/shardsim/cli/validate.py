@@ -12,6 +12,7 @@ from shardsim.cli.options import data_option, json_option
 from shardsim.cli.validate_cases import cases
 from shardsim.cli.validate_gemms import gemms
 from shardsim.cli.validate_memory import memory
+from shardsim.cli.validate_published import published
 from shardsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -29,28 +30,38 @@ def validate() -> None:
 validate.add_command(gemms)
 validate.add_command(memory)
 validate.add_command(cases)
+validate.add_command(published)
 
 
 @validate.command(short_help="Measured training runs: iteration times.")
-@click.argument("measured_file", metavar="[FILE.csv]", required=False, type=_FILE)
+@click.argument("measured_files", metavar="[FILE.csv]...", nargs=-1, type=_FILE)
 @click.option("--out", type=_FILE, metavar="ROWS.csv", help="Write one row for every input row.")
 @click.option("--plot", type=_FILE, metavar="FILE", help="Scatter of predicted and measured times (.png or .svg).")
 @click.option("--engine", type=click.Choice(["closed", "listing", "des"]), default="listing", show_default=True)
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes that work."
 )
+@click.option("--bands", type=_FILE, metavar="BANDS.yaml", help="Write the error bands that predictions carry.")
+@click.option(
+    "--errors",
+    type=_FILE,
+    metavar="ROWS.csv",
+    help="Held-out errors for --bands, from calibrate stack.",
+)
 @json_option
 @data_option
 def runs(
-    measured_file: Path | None,
+    measured_files: tuple[Path, ...],
     out: Path | None,
     plot: Path | None,
     engine: EngineName,
     workers: int,
+    bands: Path | None,
+    errors: Path | None,
     as_json: bool,  # noqa: FBT001  # click passes flags by name
     data: tuple[Path, ...],
 ) -> None:
-    """Predict every measured training run of FILE.csv; without a file, those that come with shardsim.
+    """Predict every measured training run of the files; without any, those that come with shardsim.
 
     Columns needed: gpu, num_gpus, layers, hidden, heads, vocab, seq_len, global_batch, micro_batch,
     iteration_time_s. Others are used where they are: id, source, year, cluster, gpu_mem_gb, model,
@@ -59,21 +70,26 @@ def runs(
     """
     from shardsim.report.console import progress
     from shardsim.report.plots import plot_format
-    from shardsim.report.save import check_outputs
+    from shardsim.report.save import check_outputs, save_text
     from shardsim.search.workers import processes
+    from shardsim.validate.bands import bands_yaml, read_errors, validated_groups
     from shardsim.validate.runs import shipped_runs, validate_runs
 
     if plot is not None:
         plot_format(plot)
-    check_outputs({"--out": out, "--plot": plot}, [measured_file] if measured_file is not None else [])
-    path = measured_file if measured_file is not None else shipped_runs(data)
-    with progress(f"predicting the runs of {path.name}", total=1.0) as advance, processes(workers) as executor:
+    check_outputs({"--out": out, "--plot": plot, "--bands": bands}, list(measured_files))
+    held_out = read_errors(errors) if errors is not None else None
+    paths = measured_files or (shipped_runs(data),)
+    named = ", ".join(path.name for path in paths)
+    with progress(f"predicting the runs of {named}", total=1.0) as advance, processes(workers) as executor:
         table = validate_runs(
-            path, data, engine=engine, executor=executor, progress=lambda _done, total: advance(1 / total)
+            paths, data, engine=engine, executor=executor, progress=lambda _done, total: advance(1 / total)
         )
     if plot is not None and table.overall.predicted == 0:
         raise InputError(Problem("no row could be predicted: there is nothing to draw", "--plot", _reasons(table)))
     _write(table, out, plot)
+    if bands is not None:
+        save_text(bands, bands_yaml(validated_groups(table.rows, held_out), named))
     _print(table, as_json=as_json)
 
 

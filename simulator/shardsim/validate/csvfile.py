@@ -6,6 +6,7 @@ import csv
 import difflib
 import io
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from shardsim.schema.textfile import encoding
 MOST_PROBLEMS = 50
 """A wrong file has as many problems as rows: the rest are counted, not listed."""
 
+
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 
 MAX_BYTES = 256_000_000
 """Size of the largest table that is read [bytes]."""
@@ -46,11 +49,14 @@ class CsvTable:
     path : Path
     columns : tuple of str
     rows : tuple of CsvRow
+    decimal : {".", ","}
+        What stands before the fraction of a number: a comma in files of spreadsheets that part cells by semicolons.
     """
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[CsvRow, ...]
+    decimal: str = "."
 
 
 def raise_all(problems: Sequence[Problem]) -> None:
@@ -82,9 +88,9 @@ def read_csv(path: Path, required: Collection[str]) -> CsvTable:
         Not a readable file, neither UTF-8 nor UTF-16 text, empty, no rows, columns missing or named twice, a row with
         too few or too many cells, a quotation that never ends. All problems of one kind are listed together.
     """
-    columns, records = _records(path, required)
+    columns, records, separator = _records(path, required)
     rows = tuple(CsvRow(line, dict(zip(columns, cells, strict=True))) for line, cells in records)
-    return CsvTable(path, tuple(columns), rows)
+    return CsvTable(path, tuple(columns), rows, "," if separator == ";" else ".")
 
 
 def read_columns(path: Path, required: Collection[str]) -> tuple[list[int], dict[str, tuple[str, ...]]]:
@@ -102,14 +108,16 @@ def read_columns(path: Path, required: Collection[str]) -> tuple[list[int], dict
     columns : dict of str to tuple of str
         Cells of all rows, without surrounding blanks, by column.
     """
-    columns, records = _records(path, required)
+    columns, records, _ = _records(path, required)
     cells = zip(*(cells for _, cells in records), strict=True)
     return [line for line, _ in records], dict(zip(columns, cells, strict=True))
 
 
-def _records(path: Path, required: Collection[str]) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Columns, and the cells of every row with its line."""
-    lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+def _records(path: Path, required: Collection[str]) -> tuple[list[str], list[tuple[int, list[str]]], str]:
+    """Columns, the cells of every row with its line, and what parts them."""
+    text = _text(path)
+    separator = _separator(text, required)
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     records: list[tuple[int, list[str]]] = []
     try:
         # A list comprehension would lose what was read before the error, and with it the line number.
@@ -136,7 +144,14 @@ def _records(path: Path, required: Collection[str]) -> tuple[list[str], list[tup
             if len(cells) != len(columns)
         ]
     )
-    return columns, records[1:]
+    return columns, records[1:], separator
+
+
+def _separator(text: str, required: Collection[str]) -> str:
+    """What parts the cells: of comma, semicolon and tab, the one by which the first line names most needed columns."""
+    head = next((line for line in text.splitlines() if line.strip()), "")
+    named = {mark: len(set(required) & {cell.strip(' "') for cell in head.split(mark)}) for mark in ",;\t"}
+    return max(named, key=lambda mark: named[mark])
 
 
 def number(row: CsvRow, column: str, table: CsvTable, problems: list[Problem]) -> float | None:
@@ -162,7 +177,7 @@ def number(row: CsvRow, column: str, table: CsvTable, problems: list[Problem]) -
         return None
     where = f"{table.path}:{row.line}: {column}"
     try:
-        value = float(text)
+        value = float(_plain(text, table.decimal))
     except ValueError:
         problems.append(Problem(f"{text[:40]!r} is not a number", where, "a positive number, or nothing"))
         return None
@@ -170,6 +185,13 @@ def number(row: CsvRow, column: str, table: CsvTable, problems: list[Problem]) -
         problems.append(Problem(f"{text[:40]} is not a positive, finite number", where))
         return None
     return value
+
+
+def _plain(text: str, decimal: str) -> str:
+    """A number as Python reads it: ``1,024`` as 1024, or ``1,5`` as 1.5 where the comma comes before the fraction."""
+    if decimal == ",":
+        return text.replace(",", ".")
+    return text.replace(",", "") if _GROUPED.fullmatch(text) else text
 
 
 def whole(row: CsvRow, column: str, table: CsvTable, problems: list[Problem]) -> int | None:

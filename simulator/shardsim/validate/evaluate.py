@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardsim.engine.predict import EngineName, predict
+from shardsim.engine.waterfall import mean_seconds
 from shardsim.errors import ShardsimError
+from shardsim.program.features import features_of
 from shardsim.program.resolve import resolve
 from shardsim.schema.run import request_from_mapping
+from shardsim.validate.facts import RunFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Priced:
         (-).
     fits : bool
     warnings : tuple of str
+    facts : RunFacts or None
+        What measured runs are grouped by.
     """
 
     model: str
@@ -55,6 +60,7 @@ class Priced:
     fits: bool
     warnings: tuple[str, ...]
     ep: int = 1
+    facts: RunFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +123,11 @@ def evaluate_run(run: Mapping[str, Any], engine: EngineName = "listing", data: S
         mfu=found.mfu,
         fits=found.memory.fits,
         warnings=tuple(found.warnings),
+        facts=RunFacts(
+            features=features_of(training),
+            flop=found.model_flop,
+            peak_flops=found.peak_flops,
+            seconds=tuple(mean_seconds(found.execution.stages).items()),
+            terms=tuple((step.name, step.seconds) for step in found.waterfall),
+        ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,8 @@ from typing import Any
 from shardsim.engine.predict import EngineName
 from shardsim.errors import InputError, Problem
 from shardsim.schema.locate import data_roots
-from shardsim.schema.validation import measured_names
+from shardsim.schema.validation import MeasuredNames, measured_names
+from shardsim.validate.conditions import HEALTHY, condition_of
 from shardsim.validate.csvfile import read_csv
 from shardsim.validate.evaluate import Evaluate, Priced, Refused, evaluate_run
 from shardsim.validate.requests import RowRequest, row_request
@@ -26,7 +27,7 @@ _CHUNK = 16
 
 
 def validate_runs(
-    path: Path,
+    paths: Path | Sequence[Path],
     data: Sequence[Path] = (),
     *,
     engine: EngineName = "listing",
@@ -34,12 +35,12 @@ def validate_runs(
     progress: Callable[[float, float], None] | None = None,
     evaluate: Evaluate = evaluate_run,
 ) -> ValidationTable:
-    """Predict every run of a measured table.
+    """Predict every run of measured tables.
 
     Parameters
     ----------
-    path : Path
-        CSV file; see :func:`shardsim.validate.rows.read_measured_runs`.
+    paths : Path or sequence of Path
+        CSV files; see :func:`shardsim.validate.rows.read_measured_runs`.
     data : sequence of Path
         A user's own data folders.
     engine : {"listing", "closed", "des"}
@@ -53,15 +54,19 @@ def validate_runs(
     Returns
     -------
     ValidationTable
-        One row for every row of the file, in order.
+        One row for every row of the files, in order. An id that several files have gets the name of its file.
 
     Raises
     ------
     InputError
-        Every problem of the file.
+        Every problem of a file, or a file named twice.
     """
-    csv = read_csv(path, REQUIRED)
-    rows = measured_runs(csv)
+    files = [paths] if isinstance(paths, Path) else list(paths)
+    twice = sorted({str(file) for file in files if files.count(file) > 1})
+    if twice:
+        raise InputError([Problem("is named twice", file, "name each table once") for file in twice])
+    tables = [read_csv(file, REQUIRED) for file in files]
+    rows = _distinct(files, [measured_runs(table) for table in tables])
     names = measured_names(data)
     requests = [row_request(row, names, data) for row in rows]
     # Tables hold several reports of one configuration: each is predicted once.
@@ -78,13 +83,37 @@ def validate_runs(
         found[key] = outcome
         if progress is not None:
             progress(len(found), len(distinct))
-    table = [_row(row, request, found.get(key)) for row, request, key in zip(rows, requests, keys, strict=True)]
-    unused = unused_columns(csv)
+    conditions = _conditions(rows, names)
+    compared = [
+        _row(row, request, found.get(key), condition)
+        for row, request, key, condition in zip(rows, requests, keys, conditions, strict=True)
+    ]
+    unused = tuple(dict.fromkeys(column for table in tables for column in unused_columns(table)))
     remarks = (f"Columns not used: {', '.join(unused)}",) if unused else ()
-    return replace(summarise(path.name, table), remarks=remarks)
+    return replace(summarise(", ".join(file.name for file in files), compared), remarks=remarks)
 
 
-def _row(row: MeasuredRun, request: RowRequest, outcome: Priced | Refused | None) -> ValidationRow:
+def _distinct(files: Sequence[Path], tables: Sequence[Sequence[MeasuredRun]]) -> list[MeasuredRun]:
+    """Rows of all files; those of which the id is also in another file are called by both."""
+    of: dict[str, set[int]] = {}
+    for index, rows in enumerate(tables):
+        for row in rows:
+            of.setdefault(row.id, set()).add(index)
+    return [
+        replace(row, id=f"{file.name}:{row.id}") if len(of[row.id]) > 1 else row
+        for file, rows in zip(files, tables, strict=True)
+        for row in rows
+    ]
+
+
+def _conditions(rows: Sequence[MeasuredRun], names: MeasuredNames) -> list[str]:
+    """Condition of each row's machine: healthy where other rows of its source say what is wrong and it does not."""
+    said = [condition_of(row, names) for row in rows]
+    telling = {row.source for row, condition in zip(rows, said, strict=True) if condition}
+    return [condition or (HEALTHY if row.source in telling else "") for row, condition in zip(rows, said, strict=True)]
+
+
+def _row(row: MeasuredRun, request: RowRequest, outcome: Priced | Refused | None, condition: str = "") -> ValidationRow:
     named: dict[str, Any] = {
         "id": row.id,
         "source": row.source,
@@ -92,6 +121,7 @@ def _row(row: MeasuredRun, request: RowRequest, outcome: Priced | Refused | None
         "framework": row.framework,
         "model": row.model,
         "measured": row.iteration_s,
+        "condition": condition,
     }
     if isinstance(outcome, Priced) and row.iteration_s is not None:
         return ValidationRow(
@@ -101,9 +131,19 @@ def _row(row: MeasuredRun, request: RowRequest, outcome: Priced | Refused | None
             status="ok",
             reason="",
             notes=request.notes,
+            facts=outcome.facts,
+            **_identity(request.run or {}),
         )
     reason = outcome.reason if isinstance(outcome, Refused) else request.reason
     return ValidationRow(**named, predicted=None, error=None, status="skipped", reason=reason)
+
+
+def _identity(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run is the job, and what is its layout."""
+    batch = dict(run["batch"])
+    layout = {"layout": run.get("layout"), "micro": batch.pop("micro", None)}
+    job = {key: value for key, value in run.items() if key not in ("layout", "batch")} | {"batch": batch}
+    return {"job": json.dumps(job, sort_keys=True), "layout": json.dumps(layout, sort_keys=True)}
 
 
 def shipped_runs(data: Sequence[Path] = ()) -> Path:

@@ -7,13 +7,35 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from shardsim.validate.baselines import baseline_errors, error_figures
+from shardsim.validate.conditions import HEALTHY
+from shardsim.validate.ranking import ranked_groups, ranking_summaries
 from shardsim.validate.table import ErrorSummary, ValidationRow, ValidationTable
+from shardsim.values.features import RunFeatures
+
+MOST_WORST = 10
+"""Rows that are named as worst (-)."""
+
+EQUAL_SOURCES = "every source weighted equally"
 
 _GROUPINGS: tuple[tuple[str, Callable[[ValidationRow], str]], ...] = (
     ("source", lambda row: row.source),
     ("gpu", lambda row: row.gpu),
     ("framework", lambda row: row.framework),
 )
+
+_FEATURES: tuple[tuple[str, Callable[[RunFeatures], str]], ...] = (
+    ("profile", lambda features: features.framework),
+    ("model kind", lambda features: features.kind),
+    ("parallelism", lambda features: features.parallelism),
+    ("precision", lambda features: features.precision),
+    ("sequence length", lambda features: f"{features.seq:,}"),
+    (
+        "profile, device and model kind",
+        lambda features: f"{features.framework}, {features.device}, {features.kind}",
+    ),
+)
+"""Of rows with a prediction; profile: what the framework is priced by."""
 
 
 def summarise(file: str, rows: Sequence[ValidationRow]) -> ValidationTable:
@@ -28,15 +50,64 @@ def summarise(file: str, rows: Sequence[ValidationRow]) -> ValidationTable:
     Returns
     -------
     ValidationTable
-        Groups in the order of their first row.
+        Groups in the order of their first row. Those by what a prediction knows of a run are of rows with one.
     """
+    groups = [(grouping, group_summaries((key(row), row) for row in rows)) for grouping, key in _GROUPINGS]
+    known = [(row.facts.features, row) for row in rows if row.facts is not None and row.status == "ok"]
+    if known:
+        groups += [
+            (grouping, group_summaries((key(features), row) for features, row in known)) for grouping, key in _FEATURES
+        ]
+    conditioned = [row for row in rows if row.condition]
+    if conditioned:
+        groups.append(("condition", group_summaries((row.condition, row) for row in conditioned)))
+    ranked = ranked_groups(rows)
+    worst = sorted((row for _, row in known), key=lambda row: -abs(row.error or 0.0))
     return ValidationTable(
         file=file,
         rows=tuple(rows),
         overall=error_summary("all", rows),
-        groups=tuple((grouping, group_summaries((key(row), row) for row in rows)) for grouping, key in _GROUPINGS),
+        groups=tuple(groups),
         skipped=skip_reasons(rows),
+        views=_views(rows) if known else (),
+        worst=tuple(worst[:MOST_WORST]),
+        ranked=ranked,
+        ranking=ranking_summaries(ranked),
     )
+
+
+def _views(rows: Sequence[ValidationRow]) -> tuple[ErrorSummary, ...]:
+    """All rows with every source weighted equally; the same without rows of machines that something is wrong with."""
+    several = len({row.source for row in rows if row.error is not None}) > 1
+    found = [equal_sources(EQUAL_SOURCES, rows)] if several else []
+    wrong = list(dict.fromkeys(row.condition for row in rows if row.condition not in ("", HEALTHY)))
+    if wrong:
+        sound = [row for row in rows if row.condition not in wrong]
+        name = f"without {' and '.join(wrong)}"
+        found.append(error_summary(name, sound))
+        found += [equal_sources(f"{name}, sources equally", sound)] if several else []
+    return tuple(found)
+
+
+def equal_sources(name: str, rows: Sequence[ValidationRow]) -> ErrorSummary:
+    """Summarise the errors of rows of which those of one source weigh as much as those of any other.
+
+    Parameters
+    ----------
+    name : str
+    rows : sequence of ValidationRow
+
+    Returns
+    -------
+    ErrorSummary
+    """
+    kept = [row for row in rows if row.error is not None]
+    if not kept:
+        return error_summary(name, rows)
+    of = Counter(row.source for row in kept)
+    weights = [1 / of[row.source] for row in kept]
+    figures = error_figures(np.array([row.error for row in kept], dtype=float), np.array(weights))
+    return ErrorSummary(name, len(rows), len(kept), *figures, baselines=baseline_errors(kept, weights))
 
 
 def group_summaries(rows: Iterable[tuple[str, ValidationRow]]) -> tuple[ErrorSummary, ...]:
@@ -108,5 +179,4 @@ def error_summary(name: str, rows: Sequence[ValidationRow]) -> ErrorSummary:
     errors = np.array([row.error for row in rows if row.error is not None])
     if errors.size == 0:
         return ErrorSummary(name, len(rows), 0, None, None, None)
-    median, p90 = np.percentile(np.abs(errors), [50, 90])
-    return ErrorSummary(name, len(rows), errors.size, float(median), float(p90), float(np.median(errors)))
+    return ErrorSummary(name, len(rows), errors.size, *error_figures(errors), baselines=baseline_errors(rows))
