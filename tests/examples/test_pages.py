@@ -111,6 +111,8 @@ JSON_OUTPUTS = {
     "shardsim.collectives/1": "collective all_reduce 1GiB --cluster dgx-h100 --ranks 8,16",
     "shardsim.nccl-logs/1": "calibrate nccl run.log --ranks 2 --gpus-per-node 2 --cluster dgx-h100",
     "shardsim.gemm-fit/1": "calibrate gemm gemms.csv --device h100-sxm-80gb",
+    "shardsim.stack-fit/1": "calibrate stack hosts.csv --framework megatron-deepspeed --constants compute",
+    "shardsim.published/1": "validate published",
     "shardsim.host-fit/1": "calibrate host hosts.csv --framework megatron-deepspeed",
     "shardsim.roofline/1": "model roofline llama-3-8b --cluster dgx-h100",
 }
@@ -148,6 +150,11 @@ CASES = ("case_id,kind,framework,layers,pp,outcome", "one,validity,Megatron-LM,3
 NODE = ("     GPU0 GPU1 NIC0", "GPU0 X NV2 PIX", "GPU1 NV2 X PIX", "NIC0 PIX PIX X")
 """What nvidia-smi topo -m prints of a small node."""
 AS_A_WHOLE = {
+    "views",
+    "worst",
+    "ranking",
+    "summary.baselines",
+    "constants",
     "constants_s",
     "weight",
     "stages.seconds",
