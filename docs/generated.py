@@ -21,6 +21,7 @@ from shardsim.schema.model import MlaFile, ModelFile, MoeFile
 from shardsim.schema.rules import RuleRow, RulesFile
 from shardsim.schema.run import BatchRequest, LayoutRequest, RunRequest
 from shardsim.schema.schedules import ScheduleFile
+from shardsim.schema.stacks import StackFile
 from shardsim.validate.rows import REQUIRED, MeasuredRun
 
 SIZES = ("1.2b", "2.5b", "4.2b", "8.3b")
@@ -206,6 +207,11 @@ def host_schema(_: Place) -> list[str]:
     return _keys(HostFile)
 
 
+def stack_schema(_: Place) -> list[str]:
+    """Keys of a stack profile."""
+    return _keys(StackFile)
+
+
 def fabric_schema(_: Place) -> list[str]:
     """Keys of a fabric profile."""
     return [*_keys(hardware.FabricProfileFile), "", *_keys(hardware.LinkProfile, "links.nvlink", "links.nic")]
@@ -304,6 +310,7 @@ GENERATED: MappingProxyType[str, Callable[[Place], list[str]]] = MappingProxyTyp
         "cluster-schema": cluster_schema,
         "kernel-schema": kernel_schema,
         "host-schema": host_schema,
+        "stack-schema": stack_schema,
         "schedule-schema": schedule_schema,
         "fabric-schema": fabric_schema,
         "measured-columns": measured_columns,
