@@ -120,3 +120,12 @@ def test_memory_is_that_of_the_prediction():
     assert answer.memory == shardsim.simulate(**RUN).memory
     assert answer.memory.fits
     assert answer.advice is None
+
+
+def test_several_tables_are_one_validation(tmp_path):
+    header = "id,gpu,num_gpus,layers,hidden,heads,vocab,seq_len,global_batch,micro_batch,framework,iteration_time_s\n"
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path in paths:
+        path.write_text(f"{header}{path.stem},A100 80GB,1,2,1024,16,50257,512,2,1,Megatron-LM 2022,0.1\n")
+    table = shardsim.validate_runs(*paths)
+    assert [row.id for row in table.rows] == ["a", "b"]

@@ -143,12 +143,12 @@ def scale(
     return scaling_study(request, _counts(gpus), grow, mode, models, data=_paths(data))
 
 
-def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> ValidationTable:
-    """Predict every measured run of a CSV file and compare.
+def validate_runs(path: str | Path, *further: str | Path, data: Sequence[str | Path] = ()) -> ValidationTable:
+    """Predict every measured run of one CSV file or several and compare.
 
     Parameters
     ----------
-    path : path
+    path, *further : path
         Columns as in ``docs/how-to/validate.md``.
     data : sequence of path
 
@@ -161,7 +161,7 @@ def validate_runs(path: str | Path, *, data: Sequence[str | Path] = ()) -> Valid
     InputError
         Every problem of the file, together.
     """
-    return _validate_runs(Path(path), _paths(data))
+    return _validate_runs(_paths([path, *further]), _paths(data))
 
 
 def _check_choices(engine: str, detail: str, *, timeline: bool, iterations: int) -> None:
