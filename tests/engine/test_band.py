@@ -50,10 +50,12 @@ def test_the_runs_most_alike_give_the_band() -> None:
 def test_runs_less_alike_are_taken_where_there_are_no_others_and_it_is_said() -> None:
     band = _band((EXACT, DEVICE, DENSE, ALL), framework="fsdp")
     assert band.group is DEVICE
-    assert "too few validated runs on h100-sxm under fsdp" in band.extrapolates
+    assert "fewer than ten validated runs on h100-sxm under fsdp: the widest band of all is taken" in band.extrapolates
+    assert (band.low_s, band.high_s) == (6.0, 12.0)
     band = _band((EXACT, DEVICE, DENSE, ALL), cluster="dgx-b200")
     assert band.group is DENSE
-    assert "no validated runs of this kind on b200-sxm" in band.extrapolates
+    assert any("validated runs of this kind on b200-sxm: the widest" in one for one in band.extrapolates)
+    assert (band.low_s, band.high_s) == (6.0, 12.0)
     assert _band(()) is None
 
 
@@ -67,6 +69,7 @@ def test_what_lies_beyond_the_validated_runs_is_named() -> None:
 
 def test_conditions_and_changed_figures_were_in_no_validated_run() -> None:
     assert any("figures of the machine" in one for one in _band((EXACT,), set={"device.power": "500 W"}).extrapolates)
+    assert any("constants of the stack" in one for one in _band((EXACT,), set={"stack.products": 1.5}).extrapolates)
     assert any("conditions are set" in one for one in _band((EXACT,), conditions={"slow_nodes": {0: 1.2}}).extrapolates)
 
 

@@ -89,7 +89,9 @@ def runs(
         raise InputError(Problem("no row could be predicted: there is nothing to draw", "--plot", _reasons(table)))
     _write(table, out, plot)
     if bands is not None:
-        save_text(bands, bands_yaml(validated_groups(table.rows, held_out), named))
+        known = sum(row.error is not None and row.id in (held_out or {}) for row in table.rows)
+        made_from = f"{named}; held-out errors of {known:,} of {table.overall.predicted:,} rows"
+        save_text(bands, bands_yaml(validated_groups(table.rows, held_out), made_from))
     _print(table, as_json=as_json)
 
 

@@ -48,7 +48,12 @@ def error_band(run: TrainingRun, iteration_s: float) -> ErrorBand | None:
     if group is None:
         return None
     beyond = (*_unlike(group, features), *_outside(group, features), *_changed(run))
-    return ErrorBand(iteration_s * group.low, iteration_s * group.high, group, beyond)
+    low, high = group.low, group.high
+    if not (group.framework and group.generation):
+        # Other devices and stacks err otherwise than the mean of those validated: by as much as any of them.
+        alike = [one for one in run.validated if one.kind in ("", features.kind)]
+        low, high = min(one.low for one in alike), max(one.high for one in alike)
+    return ErrorBand(iteration_s * low, iteration_s * high, group, beyond)
 
 
 def _has(group: ValidatedGroup, features: RunFeatures) -> bool:
@@ -58,9 +63,10 @@ def _has(group: ValidatedGroup, features: RunFeatures) -> bool:
 
 def _unlike(group: ValidatedGroup, features: RunFeatures) -> Iterator[str]:
     if not group.generation:
-        yield f"no validated runs of this kind on {features.generation}"
+        yield f"fewer than ten validated runs of this kind on {features.generation}: the widest band of all is taken"
     elif not group.framework:
-        yield f"too few validated runs on {features.generation} under {features.framework}"
+        under = f"{features.generation} under {features.framework}"
+        yield f"fewer than ten validated runs on {under}: the widest band of all is taken"
     if features.precision not in group.precisions:
         yield f"{features.precision}: validated runs like it are in {', '.join(group.precisions)}"
 
@@ -80,3 +86,5 @@ def _changed(run: TrainingRun) -> Iterator[str]:
     cluster = run.cluster
     if any(SET_BY_USER in one.source for one in (cluster.device, cluster.nvlink, cluster.nic)):
         yield "figures of the machine are set: no validated run had them"
+    if any(SET_BY_USER in origin.source for origin in run.profile.stack.provenance.values()):
+        yield "constants of the stack are set: validated runs were predicted by those of its profile"

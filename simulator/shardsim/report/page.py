@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from shardsim.report.memory_records import stage_groups, stage_names
 from shardsim.report.records import AXES, peak_name
-from shardsim.report.text import layout_text, provenance_text
+from shardsim.report.text import band_text, layout_text, provenance_text
 from shardsim.units import format_size, format_time, gib, tflops
 from shardsim.values.results import Prediction
 
@@ -80,6 +80,7 @@ def prediction_page(prediction: Prediction) -> str:
             (note.constant, note.value, note.provenance.basis, provenance_text(note.provenance))
             for note in prediction.costs
         ],
+        band=[line.plain.strip() for line in band_text(prediction)],
         warnings=prediction.warnings,
     )
     return page if page.endswith("\n") else page + "\n"

@@ -83,6 +83,8 @@ def band_text(prediction: Prediction) -> tuple[Text, ...]:
     between = f"{format_time(band.low_s)} to {format_time(band.high_s)}"
     group = band.group
     first = f"Error band {between}: 8 of 10 of {group.rows:,} validated runs like it lay so, {group.name}"
+    if not (group.framework and group.generation):
+        first = f"Error band {between}: the widest of validated runs; {group.rows:,} are {group.name}"
     return (Text(first, "bold"), *(Text(f"  extrapolates: {beyond}", "yellow") for beyond in band.extrapolates))
 
 
